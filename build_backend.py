@@ -15,6 +15,7 @@ import base64
 import gzip
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -103,10 +104,22 @@ def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
         (tree,) = Path(folder).iterdir()
         vendor = ["cargo", "vendor", "--locked", "--versioned-dirs", "vendor"]
         config = subprocess.run(vendor, cwd=tree, check=True, stdout=subprocess.PIPE).stdout
+        for crate in (tree / "vendor").glob("windows*"):
+            empty(crate)
         (tree / ".cargo").mkdir()
         (tree / ".cargo" / "config.toml").write_bytes(config)
         pack(tree, archive)
     return name
+
+
+def empty(crate: Path) -> None:
+    """Leave only the manifest of a vendored crate: the lock file names it, and no build on Linux compiles it."""
+    manifest, checksums = (crate / "Cargo.toml").read_bytes(), (crate / ".cargo-checksum.json").read_text()
+    shutil.rmtree(crate)
+    (crate / "src").mkdir(parents=True)
+    (crate / "src" / "lib.rs").touch()
+    (crate / "Cargo.toml").write_bytes(manifest)
+    (crate / ".cargo-checksum.json").write_text(json.dumps({**json.loads(checksums), "files": {}}))
 
 
 def build_pure_wheel(wheel_directory: str) -> str:

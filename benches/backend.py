@@ -1,18 +1,23 @@
-"""The backend "softs" of torch.distributed beside gloo: calls, a large model, shards, and a rank that dies.
+"""The backend "softs" of torch.distributed beside gloo: calls, a large model, shards, hosts, and a rank that dies.
 
-`python -m benches.backend` prints the tables of docs/collectives.md. All ways are measured in turns of one run; a time
+`python -m benches.backend` prints the tables of docs/collectives.md. Hosts are network namespaces, with a line of
+`--megabits` between them. All ways are measured in turns of one run; a time
 is that of the slowest rank, and CPU time that of all ranks together.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,12 +28,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benches.machine import describe_commit, describe_machine
-from softs_fast.collectives.backend import hosts, register
-from softs_fast.collectives.nodes import Topology
+from softs_fast.collectives.backend import register
 from softs_fast.errors import PeerLost
 from softs_fast.gpu import ranks
 
-SIZES = {1 << 16: 200, 1 << 20: 60, 1 << 24: 12, 1 << 26: 6}
+#: Rounds, and calls in a row of one round: ranks leave a barrier one after the other, which takes longer than a small call.
+SIZES = {1 << 16: (20, 100), 1 << 20: (20, 20), 1 << 24: (12, 2), 1 << 26: (6, 1)}
 #: A transformer of 97 M parameters.
 N_WORDS, WIDTH, N_LAYERS, N_TOKENS = 16_000, 768, 12, 16
 #: DDP makes its buckets anew in the first step, and the backend moves those that it has seen three times.
@@ -41,7 +46,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8, help="of the large model and of shards, each way")
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--megabits", type=float, default=200.0, help="rate of the line between hosts, Mb/s")
+    parser.add_argument("--of-host", nargs=2, metavar=("RANK", "ADDRESS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.of_host:
+        time_hosts(int(options.of_host[0]), options.of_host[1])
+        return
     ranks.set_start_method("spawn")
     print(describe_commit()["hash"][:9], describe_machine())
     with TemporaryDirectory() as folder:
@@ -63,13 +73,12 @@ def main() -> None:
             f"| {title} | {alone:.0f} | {theirs - alone:.0f} | {ours - alone:.0f} | {added:.2f} | {cpu:.2f} |",
             flush=True,
         )
-    with TemporaryDirectory() as folder:
-        calls, *_ = ranks.run(time_hosts, 4, folder)
-        print(
-            '\n| all_reduce, 2 hosts x 2 ranks | "softs+gloo" us | gloo us | gloo / softs |\n|---|---|---|---|'
-        )
-        for n_bytes, (ours, theirs) in calls.items():
-            print(f"| {n_bytes >> 10} KiB | {ours:.0f} | {theirs:.0f} | {theirs / ours:.1f} |")
+    print(
+        f'\n| all_reduce, 2 hosts x 2 ranks, {options.megabits:g} Mb/s | "softs+gloo" ms | gloo ms | gloo / softs |\n'
+        "|---|---|---|---|"
+    )
+    for n_bytes, (ours, theirs) in between_hosts(options.megabits * 1e6).items():
+        print(f"| {int(n_bytes) >> 10} KiB | {ours * 1e3:.1f} | {theirs * 1e3:.1f} | {theirs / ours:.1f} |")
     late = [ms for _ in range(options.kills) for ms in kill_once()]
     print(
         f"\nfrom the end of a rank, as the kernel tells it, to the error on the others: median {statistics.median(late):.1f} "
@@ -84,14 +93,17 @@ def join(rank: int, size: int, folder: str, backend: str) -> None:
     dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size)
 
 
-def in_turns(ways: dict[str, Callable[[], Any]], rounds: int, unused: int = 2) -> list[tuple[float, float]]:
-    """Return of each way the median of the slowest rank's seconds, and of the CPU seconds of all ranks."""
+def in_turns(
+    ways: dict[str, Callable[[], Any]], rounds: int, unused: int = 2, n_calls: int = 1
+) -> list[tuple[float, float]]:
+    """Return of each way the median of a call's seconds on the slowest rank, and of the CPU seconds of all ranks."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(rounds + unused):
         for name, call in ways.items():
             dist.barrier()
             begin, begin_cpu = time.perf_counter(), time.process_time()
-            call()
+            for _ in range(n_calls):
+                call()
             took = torch.tensor([time.perf_counter() - begin, 0.0], dtype=torch.float64)
             # The others' part of the call.
             dist.barrier()
@@ -100,7 +112,7 @@ def in_turns(ways: dict[str, Callable[[], Any]], rounds: int, unused: int = 2) -
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
             dist.all_reduce(together)
             if number >= unused:
-                found[name].append((float(slowest[0]), float(together[1])))
+                found[name].append((float(slowest[0]) / n_calls, float(together[1]) / n_calls))
     medians = [[statistics.median(column) for column in zip(*times, strict=True)] for times in found.values()]
     return [(wall, cpu) for wall, cpu in medians]
 
@@ -112,7 +124,7 @@ def time_calls(
     join(rank, size, folder, "gloo")
     groups = {"softs": dist.new_group(backend="softs"), "gloo": dist.group.WORLD}
     found = {}
-    for n_bytes, rounds in SIZES.items():
+    for n_bytes, (rounds, n_calls) in SIZES.items():
         whole, other = torch.ones(n_bytes // 4), torch.ones(n_bytes // 4)
         part = torch.ones(len(whole) // size)
         calls: dict[str, Callable[[Any], Any]] = {
@@ -130,7 +142,7 @@ def time_calls(
         }
         for name, call in calls.items():
             ways = {title: lambda call=call, group=group: call(group) for title, group in groups.items()}
-            (ours, _), (theirs, _) = in_turns(ways, rounds)
+            (ours, _), (theirs, _) = in_turns(ways, rounds, n_calls=n_calls)
             found[name, n_bytes] = (ours * 1e6, theirs * 1e6)
     dist.destroy_process_group()
     return found
@@ -193,28 +205,49 @@ def sharded_steps(
     return found
 
 
-def time_hosts(
-    say: Callable[[Any], None], rank: int, size: int, folder: str
-) -> dict[int, tuple[float, float]]:
-    """Time all-reduces as if two halves of the ranks were on two hosts; what is between them is loopback."""
+def between_hosts(bits_per_s: float) -> dict[str, tuple[float, float]]:
+    """Return the times of all-reduces of two hosts with two ranks each, by size."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "peers"))
+    from emulator import Shape
+    from networks import Network
 
-    def discover(place: Any, rank: int, timeout_s: float) -> Topology:
-        return Topology(rank, ((0, 1), (2, 3)), rank // 2)
+    with Network() as network:
+        places = [network.host(switched=False) for _ in range(2)]
+        line = network.line(*places, Shape(bits_per_s=bits_per_s), mtu=9000)
+        # A command has the processes of its host only with numbers of that host.
+        command = ["--pid", sys.executable, "-m", "benches.backend", "--of-host"]
+        running = [
+            subprocess.Popen(
+                [*places[rank // 2].prefix(), *command, str(rank), line.address(places[0])],
+                env=os.environ | {"GLOO_SOCKET_IFNAME": "line1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(4)
+        ]
+        said, *_ = [one.communicate()[0] for one in running]
+    found: dict[str, tuple[float, float]] = json.loads(said)
+    return found
 
-    hosts.discover = discover  # type: ignore[assignment]
-    join(rank, size, folder, "gloo")
+
+def time_hosts(rank: int, address: str) -> None:
+    """Time all-reduces of four ranks, and print the times on rank 0."""
+    torch.set_num_threads(1)
+    register()
+    dist.init_process_group("gloo", init_method=f"tcp://{address}:29500", rank=rank, world_size=4)
     both = dist.new_group(backend="softs+gloo")
     found = {}
-    for n_bytes, rounds in SIZES.items():
+    for n_bytes in (1 << 20, 1 << 22, 1 << 24):
         whole = torch.ones(n_bytes // 4)
         ways = {
             "softs+gloo": lambda whole=whole: dist.all_reduce(whole, group=both),
             "gloo": lambda whole=whole: dist.all_reduce(whole),
         }
-        (ours, _), (theirs, _) = in_turns(ways, rounds)
-        found[n_bytes] = (ours * 1e6, theirs * 1e6)
+        (ours, _), (theirs, _) = in_turns(ways, 5, unused=1)
+        found[n_bytes] = (ours, theirs)
     dist.destroy_process_group()
-    return found
+    if rank == 0:
+        print(json.dumps(found))
 
 
 def until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:

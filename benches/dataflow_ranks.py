@@ -1,6 +1,6 @@
 """Averages of gradients over ranks: `python -m benches.dataflow_ranks [ROUNDS]`.
 
-Processes with a process group of gloo on loopback, in turns:
+Processes with a process group of the backend "softs", and with one of gloo on loopback; in each, in turns:
 
 * "mesh": `Mesh.average_gradients`.
 * "all_reduce": the gradients into one flat tensor, `all_reduce`, and back.
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from softs_fast.collectives.backend import register
 from softs_fast.dataflow.declare.sums import RankGroup
 
 MODELS = {
@@ -82,11 +84,12 @@ def ways(shapes: list[tuple[int, ...]], n_ranks: int) -> dict[str, Callable[[], 
     }
 
 
-def serve(path: str, rank: int, n_ranks: int, rounds: int, results: Any) -> None:
+def serve(backend: str, path: str, rank: int, n_ranks: int, rounds: int, results: Any) -> None:
     """Be a rank."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(path, n_ranks), rank=rank, world_size=n_ranks)
+    register()
+    dist.init_process_group(backend, store=dist.FileStore(path, n_ranks), rank=rank, world_size=n_ranks)
     for name, shapes in MODELS.items():
         seconds: dict[str, list[Tensor]] = {}
         actions = ways(shapes, n_ranks)
@@ -112,11 +115,11 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     context = multiprocessing.get_context("spawn")
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors, torch {torch.__version__}")
-    for n_ranks in (2, 4):
+    for n_ranks, backend in product((2, 4), ("softs", "gloo")):
         begin, end = context.Pipe(duplex=False)
         with tempfile.TemporaryDirectory() as folder:
             processes = [
-                context.Process(target=serve, args=(f"{folder}/store", rank, n_ranks, rounds, end))
+                context.Process(target=serve, args=(backend, f"{folder}/store", rank, n_ranks, rounds, end))
                 for rank in range(n_ranks)
             ]
             for process in processes:
@@ -127,7 +130,7 @@ def main() -> None:
                 shown = ", ".join(
                     f"{way} {elapsed:.2f} ({used:.2f})" for way, (elapsed, used) in medians.items()
                 )
-                print(f"{n_ranks} ranks, {name}: {shown}", flush=True)
+                print(f"{n_ranks} ranks, {backend}, {name}: {shown}", flush=True)
             for process in processes:
                 process.join()
 

@@ -1,4 +1,5 @@
-"""Ragged against padded tensors, through one broker and one supplier: `python -m benches.ragged`.
+"""Ragged against padded tensors, through one broker and one supplier: `python -m benches.ragged`; with `--linked` the
+supplier has a broker of its own, which a link joins, plain and on loopback.
 
 Both sides move the same texts, of 300 tokens on average and 2048 at most: one as a ragged tensor, the other padded to
 the greatest length, with the length beside it. Runs alternate, and the order of the sides is reversed from round to
@@ -12,12 +13,23 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from benches.machine import describe_commit, describe_machine
-from softs_fast import BatchConfig, Broker, EndpointConfig, ShmMedium, SoftDataLoader, Supplier, TensorSpec
+from softs_fast import (
+    BatchConfig,
+    Broker,
+    EndpointConfig,
+    HostLink,
+    ShmMedium,
+    SoftDataLoader,
+    Supplier,
+    TensorSpec,
+)
 
 LONGEST, MEAN, SIGMA = 2048, 300, 0.8
 BATCH = 64
@@ -90,29 +102,45 @@ def rate_of(loader: SoftDataLoader, seconds: float) -> float:
     return n / elapsed
 
 
-def measure(case: str, n_rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Return the rates of both sides, samples per second, one per round."""
+@contextmanager
+def market(is_linked: bool) -> Iterator[tuple[str, str]]:
+    """Serve as one broker, or as two that a link joins; yield the frontend of students and the backend of teachers."""
     with tempfile.TemporaryDirectory(prefix="sf") as folder:
-        frontend, backend = f"ipc://{folder}/f", f"ipc://{folder}/b"
+        here = EndpointConfig(f"ipc://{folder}/f", f"ipc://{folder}/b")
+        with Broker(here):
+            if not is_linked:
+                yield here.frontend, here.backend
+                return
+            there = EndpointConfig(f"ipc://{folder}/tf", f"ipc://{folder}/tb")
+            with (
+                Broker(there),
+                HostLink(there, listen="127.0.0.1:0") as far,
+                HostLink(here, connect=far.address or ""),
+            ):
+                yield here.frontend, there.backend
+
+
+def measure(case: str, n_rounds: int, seconds: float, *, is_linked: bool) -> dict[str, list[float]]:
+    """Return the rates of both sides, samples per second, one per round."""
+    with market(is_linked) as (frontend, backend):
         teacher = multiprocessing.get_context("spawn").Process(
             target=supply, args=(case, backend), daemon=True
         )
-        with Broker(EndpointConfig(frontend, backend)):
-            teacher.start()
-            loaders = {
-                side: SoftDataLoader(
-                    side, frontend, config_of(case, side), ShmMedium, num_slots=4 * BATCH, batch_size=BATCH
-                )
-                for side in SIDES
-            }
-            rates: dict[str, list[float]] = {side: [] for side in SIDES}
-            for number in range(n_rounds):
-                for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                    rates[side].append(rate_of(loaders[side], seconds))
-            for loader in loaders.values():
-                loader.soft_dataset.close()
-            teacher.terminate()
-            teacher.join()
+        teacher.start()
+        loaders = {
+            side: SoftDataLoader(
+                side, frontend, config_of(case, side), ShmMedium, num_slots=4 * BATCH, batch_size=BATCH
+            )
+            for side in SIDES
+        }
+        rates: dict[str, list[float]] = {side: [] for side in SIDES}
+        for number in range(n_rounds):
+            for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+                rates[side].append(rate_of(loaders[side], seconds))
+        for loader in loaders.values():
+            loader.soft_dataset.close()
+        teacher.terminate()
+        teacher.join()
     return rates
 
 
@@ -121,12 +149,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--linked", action="store_true")
     options = parser.parse_args()
     print(describe_machine(), describe_commit())
     lengths = lengths_of(BATCH)
     print(f"{BATCH} texts, mean {lengths.mean():.0f}, from {lengths.min()} to {lengths.max()} tokens")
     for case in CASES:
-        rates = measure(case, options.rounds, options.seconds)
+        rates = measure(case, options.rounds, options.seconds, is_linked=options.linked)
         medians = {side: statistics.median(rates[side]) for side in SIDES}
         ratios = [ragged / padded for padded, ragged in zip(rates["padded"], rates["ragged"], strict=True)]
         shares = ", ".join(f"{side} {rate:,.0f} samples/s" for side, rate in medians.items())

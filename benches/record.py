@@ -2,7 +2,8 @@
 
 The folder should be on the disk that is of interest; what is measured there is deleted again. Rates are of one broker and
 one supplier in a process of its own, and of one loader here. A training that takes its time for each batch is imitated by
-waiting (`--step-ms`), since no disk is as fast as a loader that does nothing.
+waiting (`--step-ms`), since no disk is as fast as a loader that does nothing. WebDataset and MosaicML Streaming read the same
+samples where they are installed (`pip install webdataset mosaicml-streaming`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from benches.machine import describe_commit, describe_machine
 from softs_fast import BatchConfig, Broker, EndpointConfig, ReplayLoader, SoftDataLoader, Supplier, TensorSpec
-from softs_fast.record import Recording
+from softs_fast.record import Recording, to_webdataset
 from softs_fast.record.columns import columns_of, rows_of
+from softs_fast.record.folder import Folder
 from softs_fast.record.manifest import ShardFacts, StreamFacts, read_manifest, shard_name, write_manifest
 from softs_fast.record.shard_writer import ShardWriter
 from softs_fast.records import replace
@@ -75,6 +78,41 @@ def rate_of(batches: Iterable[Any], n_batches: int, n_rows: int, step_s: float =
     return n * n_rows / (time.perf_counter() - began)
 
 
+def webdataset(folder: Path, recording: Recording) -> Iterable[Any]:
+    """Batches of WebDataset, of tars with the samples of a recording."""
+    import webdataset
+
+    files = [str(file) for file in to_webdataset(recording, folder)]
+    return webdataset.WebDataset(files, shardshuffle=False).decode().to_tuple("x.npy").batched(BATCH)
+
+
+def mosaicml_streaming(folder: Path, recording: Recording) -> Iterable[Any]:
+    """Batches of MosaicML Streaming, of MDS files with the samples of a recording."""
+    from streaming import MDSWriter, StreamingDataset
+
+    (n,) = recording.config.specs[0].shape
+    with MDSWriter(out=str(folder), columns={"x": f"ndarray:float32:{n}"}) as writer:
+        for number in recording.numbers:
+            writer.write({"x": recording.samples([int(number)])[0]["x"].numpy()})
+    return DataLoader(StreamingDataset(local=str(folder), batch_size=BATCH, shuffle=False), BATCH)
+
+
+def beside(folder: Path, n_replay: float) -> None:
+    """Compare the rate of a replay with that of other readers of the same samples, each in its second pass."""
+    for make in (webdataset, mosaicml_streaming):
+        try:
+            with Recording(folder) as recording:
+                batches = make(folder.with_name(f"{folder.name}-{make.__name__}"), recording)
+                n = len(recording) // BATCH
+        except ImportError as error:
+            print(f"  {make.__name__} is not measured: {error}")
+            continue
+        for _ in batches:
+            pass
+        n_other = rate_of(batches, n - 4, BATCH)
+        print(f"  {make.__name__}: {n_other:,.0f}/s, replay {n_replay / n_other:.1f} times that")
+
+
 def many_shards(folder: Path, n: int) -> float:
     """Seconds to open a recording of so many shards, all links to one file."""
     config = CONFIGS[64]
@@ -87,7 +125,7 @@ def many_shards(folder: Path, n: int) -> float:
     numbers = np.zeros(1, np.uint64)
     writer.append(rows_of(config, columns_of(config), {"x": torch.zeros(1, 16)}, numbers))
     writer.close()
-    (one,) = read_manifest(folder).shards
+    (one,) = read_manifest(Folder(folder)).shards
     shards = [one]
     for i in range(1, n):
         (folder / shard_name(i)).hardlink_to(folder / shard_name(0))
@@ -138,6 +176,9 @@ def main() -> None:
                 if size == small:
                     with loader(frontend, small, record=folder / "small") as live:
                         print(f"64 B, recorded: {rate_of(live, 30_000, BATCH):,.0f}/s")
+                    with loader(frontend, small, record=folder / "few") as live:
+                        for _ in islice(live, 1000):
+                            pass
                 with loader(frontend, size, zero_copy=True) as live:
                     n_zero = rate_of(live, n_batches, BATCH)
                 with ReplayLoader(
@@ -149,6 +190,7 @@ def main() -> None:
                 print(
                     f"{size} B: live without a copy {n_zero:,.0f}/s, replay {n_replay:,.0f}/s, {n_replay / n_zero:.2f} of it"
                 )
+                beside(folder / ("large" if size == large else "few"), n_replay)
         n_bytes = sum(one.stat().st_size for one in (folder / "small").iterdir())
         with Recording(folder / "small") as recording:
             print(f"64 B on disk: {n_bytes / len(recording) / small:.3f} times the payload")

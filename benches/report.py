@@ -27,8 +27,8 @@ def write_report(results: Path) -> list[Path]:
         ValueError: a page has no markers.
     """
     result = json.loads(results.read_text())
-    _replace(PAGE, tables(result, results.name))
-    _replace(README, summary(result))
+    replace(PAGE, tables(result, results.name))
+    replace(README, summary(result))
     written = [PAGE, README]
     if _sections(result):
         chart.draw(result, _sections(result), CHART)
@@ -43,14 +43,19 @@ def summary(result: Record) -> str:
     return f"{beside.packages_and_others(result)}\n\n{where}\n"
 
 
-def _replace(page: Path, text: str) -> None:
-    head, begin, rest = page.read_text().partition(BEGIN)
+def replace(page: Path, text: str, first: str = BEGIN) -> None:
+    """Replace what is between the markers of a page.
+
+    Raises:
+        ValueError: the page has no markers.
+    """
+    head, begin, rest = page.read_text().partition(first)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(
-            f"{page} lacks the markers {BEGIN!r} and {END!r}; put them back where the tables belong"
+            f"{page} lacks the markers {first!r} and {END!r}; put them back where the tables belong"
         )
-    page.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
+    page.write_text(f"{head}{first}\n\n{text}\n{END}{tail}")
 
 
 def tables(result: Record, source: str) -> str:

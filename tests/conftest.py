@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import logging
 import multiprocessing
 import os
 import shutil
@@ -147,6 +148,9 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
     before = _belongings(with_servers=True)
     yield
     _forget_exceptions(caplog)
+    assert not (held := _held_locks()), (
+        f"this thread has left these locked, and others would wait for ever: {held}"
+    )
 
     def is_tidy() -> bool:
         if not _left_over(before):
@@ -162,6 +166,18 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
         within_s=30.0,
         every_s=0.01,
     )
+
+
+def _held_locks() -> list[logging.Handler]:
+    """Return the handlers of logs that the main thread holds while it logs nothing; they are free then."""
+    held = []
+    for handler in logging.getLogger().handlers:
+        # Raised if this thread does not hold it.
+        with suppress(RuntimeError):
+            while handler.lock is not None:
+                handler.lock.release()
+                held.append(handler)
+    return held
 
 
 def _forget_exceptions(caplog: pytest.LogCaptureFixture) -> None:

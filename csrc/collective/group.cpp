@@ -291,6 +291,10 @@ void Group::give_up_on(std::uint64_t ranks, const std::string& why) {
 void Group::give_up(const std::string& why) {
     const std::lock_guard guard(mutex_);
     check_usable();
+    // What this rank has seen may follow from what another one did: the first reason is the cause.
+    for (int rank = 0; rank < size(); ++rank) {
+        if (rank != rank_ && given_up_by(rank)) give_up_on(of(rank).notice.lost.load(std::memory_order_relaxed), departed(rank));
+    }
     broken_ = "this rank gave up: " + why;
     announce_end(State::gave_up, why);
 }

@@ -112,7 +112,7 @@ class Group {
     bool all_reduce(const Region& region, std::size_t offset, std::size_t count, bool into_result, bool stream, const Reduction& reduction,
                     std::uint64_t tag);
 
-    // Tells the others at once that this rank cannot continue.
+    // Tells the others at once that this rank cannot continue; throws Error{peer_lost} if another one has said so before.
     void give_up(const std::string& why);
     // Marks all other ranks as ones that gave up, so that calls end on all ranks, be they pending or yet to come. From any
     // thread, beside a call of this rank: it takes no lock. No rank may need the group any more.

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import softs_fast
+
 from . import reference
 
 REPOSITORY = Path(__file__).parents[2]
@@ -55,6 +57,8 @@ def build(folder: Path) -> list[str]:
     ]
     if subprocess.run(command).returncode:
         return ["zensical names what is wrong above"]
+    version = {"version": softs_fast.__version__, "title": softs_fast.__version__, "aliases": ["latest"]}
+    write(folder / "html" / "versions.json", json.dumps([version]))
     return broken_links(folder / "html")
 
 

@@ -2,7 +2,7 @@
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
 `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `Checkpoints`, `Job`, `LiveData`, `ModelIOCatcher`,
-`RecordedDataset`, `ReplayLoader`, `TrainingState`, `switch_model`) are loaded on first access. Without the native modules
+`MixedLoader`, `RecordedDataset`, `ReplayLoader`, `TrainingState`, `switch_model`) are loaded on first access. Without the native modules
 `softs_fast.paramserver` works, and what needs them says so; `NATIVE_ERROR` says why.
 """
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from .fleet import Fleet, RayFleet
     from .job import Checkpoints, Job, LiveData, TrainingState
     from .link import HostLink
-    from .loader import ReplayLoader
+    from .loader import MixedLoader, ReplayLoader
     from .record import RecordedDataset, RecordOptions
 
 __all__ = [
@@ -96,6 +96,7 @@ __all__ = [
     "HostLink",
     "Job",
     "LiveData",
+    "MixedLoader",
     "ModelIOCatcher",
     "NoBroker",
     "NoModel",
@@ -139,7 +140,7 @@ _load, __dir__ = lazy(
         "fleet": "Fleet RayFleet",
         "job": "Checkpoints Job LiveData TrainingState",
         "link": "HostLink",
-        "loader": "ReplayLoader",
+        "loader": "MixedLoader ReplayLoader",
         "record": "RecordOptions RecordedDataset",
     },
 )

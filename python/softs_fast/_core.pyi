@@ -856,8 +856,14 @@ class Segment:
     """Shared memory or a file, owned or attached. After a fork both processes may use it."""
 
     @staticmethod
-    def create_shm(name: str | None, slot_size: int, n_slots: int, slot_stride: int | None = None) -> Segment:
-        """Create and lock shared memory; without a name, under a random one."""
+    def create_shm(
+        name: str | None,
+        slot_size: int,
+        n_slots: int,
+        slot_stride: int | None = None,
+        ragged: RaggedLayout | None = None,
+    ) -> Segment:
+        """Create and lock shared memory; without a name, under a random one. `ragged`: the layout of its samples."""
 
     @staticmethod
     def create_tickets(name: str | None, slot_size: int, n_slots: int) -> Segment:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from benches import __main__ as command
 from benches import beside, report
+from benches.comparison import __main__ as comparison
 
 RESULTS = sorted(command.RESULTS.glob("[0-9]*.json"))
 
@@ -39,3 +40,23 @@ def test_rates_by_the_number_of_slots_have_a_table() -> None:
     assert "| bytes | 20,000 | 19,000 | 0.95 |" in table
     assert "Bare copies, 32 slots: 30,000 samples/s." in table
     assert beside.slots({"slots": {"error": "none"}}) == beside.slots({}) == ""
+
+
+def test_the_page_of_the_comparison_shows_its_newest_result() -> None:
+    result = max(
+        (json.loads(path.read_text()) for path in command.RESULTS.glob("comparison-*.json")),
+        key=lambda one: str(one["date"]),
+    )
+    assert list(result["ways"]) == list(comparison.WAYS)
+    assert f"{comparison.BEGIN}\n\n{comparison.tables(result)}\n{report.END}" in comparison.PAGE.read_text()
+
+
+def test_kills_of_the_comparison_are_told() -> None:
+    goes_on = {"pause_s": 0.5, "lost": 0, "doubled": 1, "is_ordered": True}
+    assert comparison.told([goes_on, {**goes_on, "pause_s": 0.25, "lost": 1_000, "is_ordered": False}]) == (
+        "continues after 0.50 s at most; 1,000 numbers missing, 1 twice, not in order"
+    )
+    error = {"error": "RuntimeError: N is killed"}
+    assert comparison.told([error, error, {"hangs": True}]) == (
+        "the student ends: `RuntimeError: N is killed`; or stands still, without a word for 60 s"
+    )

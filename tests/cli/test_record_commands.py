@@ -51,6 +51,13 @@ def test_so_many_samples_are_recorded_and_one_is_shown(
     assert lines[1].startswith("recorded by rank 0 on ")
     assert lines[2].startswith("  x: float32 [2], 1 not finite, blake2b ")
     assert lines[3].startswith("  n.values: int32 [3], blake2b ")
+    assert run("replay", f"file://{folder}", "--sequence", "7")[1].splitlines()[1:] == lines[1:]
+    tars = str(tmp_path / "tars")
+    assert run("replay", folder, "--to-webdataset", tars) == (
+        0,
+        f"wrote 37 samples to {tars}\n",
+        "",
+    )
     status, out, errors = run("replay", folder, "--sequence", "37")
     assert (status, out) == (1, "")
     assert "has no sample 37: it has the numbers 0 to 36" in errors

@@ -156,8 +156,11 @@ def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> s
     strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
     if rank == 1:
         strategy.give_up("out of data\x1b[31m")
+        Path(folder, "given up").touch()
+    eventually(Path(folder, "given up").exists, "rank 1 has given up")
     with pytest.raises(PeerLost) as raised:
-        strategy.barrier()
+        # What it has seen may follow from what rank 1 did.
+        strategy.give_up("rank 0 is late") if rank == 2 else strategy.barrier()
     strategy.close()
     return str(raised.value)
 

@@ -22,8 +22,9 @@ from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
 
 WIDTHS = (1440, 390)
-#: Of a page that is laid out at a width: its title, how far it is too wide, and pictures that are not there.
-LAYOUT = """innerWidth != WIDTH || document.readyState != "complete" ? null : {
+#: Of a page that is laid out at a width: its version and title, how far it is too wide, and pictures that are not there.
+LAYOUT = """innerWidth != WIDTH || document.readyState != "complete" || !document.querySelector(".md-version") ? null : {
+    version: document.querySelector(".md-version__current").textContent.trim(),
     title: document.querySelector("h1").textContent,
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     lost: [...document.images].filter((one) => !one.naturalWidth).map((one) => one.src),

@@ -33,7 +33,7 @@ def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         printed[title] = done.stdout
     assert printed["record.py"] + printed["replay.py"] == PRINTED[0]
-    assert printed["plain.py"] == PRINTED[1]
+    assert [printed[f"{name}.py"] for name in ("mix", "export", "plain")] == PRINTED[1:]
     assert printed[""] == "10 {'positions': {'digits': 3200}}\n"
 
 

@@ -22,6 +22,8 @@ from docs.site import __main__ as site
 from docs.site import reference
 from waiting import WATCHDOG_S
 
+from softs_fast import __version__
+
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "python" / "softs_fast"
 JOURNEYS = tomllib.loads((REPOSITORY / "zensical.toml").read_text())["project"]["nav"]
@@ -213,6 +215,9 @@ def test_the_site_reads_well_in_a_browser(built: Path, tmp_path: Path) -> None:
     wrong = {
         name: layouts
         for name, layouts in seen["pages"].items()
-        if any(not one["title"] or one["overflow"] > 0 or one["lost"] for one in layouts)
+        if any(
+            not one["title"] or one["version"] != __version__ or one["overflow"] > 0 or one["lost"]
+            for one in layouts
+        )
     }
     assert wrong == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from softs_fast.cli import main
-from softs_fast.doctor import advise, look
+from softs_fast.doctor import advise, look, machine
+
+#: A container with 64 MiB of shared memory, no /proc, nothing to write to, and no network; then the command.
+BARE = """mount -t tmpfs -o size=64m none /dev/shm && mount -t tmpfs none /proc &&
+mount -o remount,bind,ro / && exec "$@" """
 
 
 def write(path: Path, text: str) -> None:
@@ -54,15 +59,11 @@ def test_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(tempfile, "gettempdir", no_folder)
     found = look(tmp_path / "nothing")
-    assert (found.user, found.temporary_folder, found.shm_bytes, found.pid_namespace) == (
-        None,
-        None,
-        None,
-        None,
-    )
+    lacking = (found.user, found.home, found.temporary_folder, found.shm_bytes, found.pid_namespace)
+    assert lacking == (None,) * 5
     levels = {one.subject: one.level for one in advise(found)}
     assert levels["shared memory"] == levels["temporary folder"] == "problem"
-    assert levels["user"] == levels["processes"] == "note"
+    assert levels["user"] == levels["home"] == levels["processes"] == "note"
 
 
 def test_the_command_prints_a_line_for_each_thing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,3 +93,37 @@ def test_a_process_that_may_do_little_is_told_so() -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
     assert "problem  shared memory: this process may write files of 1 MiB at most" in ended.stdout
     assert "problem  open files: 64 at most" in ended.stdout
+
+
+def test_a_container_that_has_next_to_nothing() -> None:
+    apart = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-c", BARE, "sh"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no unprivileged namespaces on this machine")
+    command = [*apart, sys.executable, "-m", "softs_fast", "doctor"]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "400", "HOME": "/nowhere"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    said = dict(line[9:].split(": ", 1) for line in ended.stdout.splitlines())
+    assert said.keys() == {found.subject for found in advise(look())}
+    assert said["shared memory"].startswith("64 MiB of 64 MiB free")
+    assert "dead peers are taken for living ones" in said["processes"]
+    assert "no server can be reached at 127.0.0.1 (Network is unreachable)" in said["loopback"]
+    assert "must run on this machine" in said["other hosts"]
+    assert "set HOME" in said["home"]
+
+
+def test_an_address_at_which_something_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        monkeypatch.setattr(machine, "_LISTEN", {"paramserver run": (host, port)})
+        assert look().taken == {"paramserver run": f"{host}:{port}"}
+    assert look().taken == {}
+
+
+@pytest.mark.parametrize(("name", "address"), machine._LISTEN.items())
+def test_addresses_are_the_defaults_of_commands(
+    name: str, address: tuple[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*name.split(), "--help"])
+    assert "{}:{}".format(*address) in capsys.readouterr().out

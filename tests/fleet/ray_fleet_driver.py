@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +19,9 @@ text = "".join((DOCS / name).read_text() for name in ("hosts.md", "clusters.md")
 programs = dict(re.findall(r"```python title=(\S+)\n(.*?)```", text, flags=re.DOTALL))
 folder = Path(sys.argv[1])
 (folder / "teachers.py").write_text(programs["teachers.py"])
+(folder / "slow.py").write_text(
+    "import time\n" + programs["teachers.py"].replace("x = np", "time.sleep(0.05); x = np", 1)
+)
 os.chdir(folder)
 sys.path.insert(0, str(folder))
 
@@ -35,6 +39,9 @@ os.environ["RAY_ADDRESS"] = cluster.address
 sys.stdout.flush()
 exec(compile(programs["on_ray.py"], "on_ray.py", "exec"), {})
 
+exec(compile(programs["train_on_ray.py"], "train_on_ray.py", "exec"), {})
+
+import slow  # type: ignore[import-not-found]  # noqa: E402
 from teachers import config, make_supplier  # noqa: E402
 
 elsewhere = folder.parent / "elsewhere"
@@ -54,6 +61,22 @@ try:
         pass
 except sf.FleetError as error:
     print("refused:", error, flush=True)
+
+with (
+    sf.RayFleet(slow.make_supplier, hosts=(1, 3)) as fleet,
+    fleet.loader("digits", config, num_slots=64, batch_size=8, ordered=True) as loader,
+):
+    batches = iter(loader)
+    for number in count():
+        assert next(batches)["y"].tolist() == list(range(number * 8, number * 8 + 8)), number
+        if number % 10 == 0 and len(states := fleet.states()) == 3:
+            break
+    print("serving more:", len(states), flush=True)
+    while len(states) > 1:
+        time.sleep(0.5)
+        states = fleet.states()
+    print("serving fewer:", len(states), flush=True)
+    assert next(batches)["y"][0].item() == number * 8 + 8
 
 with (
     sf.RayFleet(make_supplier, hosts=2, n_workers=2) as fleet,

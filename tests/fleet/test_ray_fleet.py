@@ -29,6 +29,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
     folder = short_path / "program"
     folder.mkdir()
     said: list[str] = []
+    of_ranks: set[str] = set()
     with driver(DRIVER, folder, folder=short_path) as process:
         assert process.stdout is not None
         while not said or not said[-1].startswith("serving again"):
@@ -37,13 +38,15 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
             # Ray's lines begin with its own colours.
             if re.match(r"\(32, 784\)|refused|serving", line):
                 said.append(line)
+            of_ranks.update(re.findall(r"rank \d: \d+", line))
         members = set(session_of(process.pid))
         process.kill()
         eventually(lambda: not [pid for pid in session_of(process.pid) if _is_ours(pid)], "no worker is left")
     sweep_until(lambda: made_by(members) == [])
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE.split("\n## Ray\n")[1], flags=re.DOTALL)[:1]
-    assert "".join(said[:-4]) == shown
-    foreign, refused, serving, again = said[-4:]
+    assert "".join(said[:-6]) == shown
+    assert of_ranks == {"rank 0: 0", "rank 0: 64", "rank 1: 1", "rank 1: 65"}
+    foreign, refused, *serving = said[-6:]
     assert foreign.startswith("refused: node ")
     assert (
         "cannot import make_worker: No module named 'only_here'; bring its module there, as by ray.init("
@@ -51,7 +54,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
     )
     assert "of 4 hosts serve after" in refused
     assert "each needs a node of its own with 2 CPU, and Ray has " in refused
-    assert (serving, again) == ("serving: 4\n", "serving again: 4\n")
+    assert serving == [f"serving{when}\n" for when in (" more: 3", " fewer: 1", ": 4", " again: 4")]
 
 
 def _is_ours(pid: int) -> bool:
@@ -66,8 +69,8 @@ def _is_ours(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"hosts": 0}, "hosts must be a number, at least 1, got 0"),
-        ({"hosts": 1.5}, r"hosts must be a number, at least 1, got 1\.5"),
+        ({"hosts": 0}, "hosts must be a number from 1 to 1024, got 0"),
+        ({"hosts": 1.5}, r"hosts must be a number from 1 to 1024, got 1\.5"),
         ({"n_workers": 0}, "n_workers must be a number from 1 to 1024, got 0"),
         ({"make_worker": "teachers"}, "make_worker must be a function, got str"),
     ],

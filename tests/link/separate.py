@@ -25,8 +25,9 @@ class Hosts:
         #: Of the links, those that were killed too.
         self.pids: set[int] = set()
         self._token = str(token(folder).token_file)
-        address = f"127.0.0.1:{free_ports()[0]}"
-        self._ends = {"student": ["--connect", address], "teachers": ["--listen", address]}
+        #: Where the link of the teachers listens, and the arguments of both by which they meet.
+        self.address = f"127.0.0.1:{free_ports()[0]}"
+        self.ends = {"student": ["--connect", self.address], "teachers": ["--listen", self.address]}
         self.brokers = {name: stack.enter_context(self._broker(name)) for name in self.endpoints}
         self.links: dict[str, Lines] = {}
 
@@ -37,7 +38,7 @@ class Hosts:
 
     def link(self, name: str) -> None:
         """Start the link of a host, the first or the next one."""
-        command = ["-m", "softs_fast", "host", *self._ends[name], "--token-file", self._token]
+        command = ["-m", "softs_fast", "host", *self.ends[name], "--token-file", self._token]
         ends = self.endpoints[name]
         command += ["--frontend", ends.frontend, "--backend", ends.backend]
         link = self.links[name] = Lines([*command, "--control", self.controls[name].control])

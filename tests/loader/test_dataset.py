@@ -421,4 +421,5 @@ def test_what_is_asked_of_the_client(opened: list[ScriptedClient]) -> None:
         "block": 1,
         "share": (0, 1),
         "scribble": True,
+        "ragged": None,
     }

@@ -77,19 +77,6 @@ def test_a_loader_without_an_order_counts(tmp_path: Path) -> None:
     assert '"ordered":false' in stream.read_text()
 
 
-def test_a_run_that_resumes_continues_its_recording(tmp_path: Path) -> None:
-    with new(tmp_path) as loader:
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        next(batches)
-    with new(tmp_path) as loader:
-        loader.load_state_dict(state)
-        for _ in islice(loader, 3):
-            pass
-    assert recorded(tmp_path)[0] == list(range(16))
-
-
 def test_a_loader_that_is_closed_and_goes_on(tmp_path: Path) -> None:
     loader = new(tmp_path)
     for _ in range(2):

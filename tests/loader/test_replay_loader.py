@@ -63,6 +63,16 @@ def test_batches_and_states_are_those_of_the_live_loader(tmp_path: Path, num_wor
             assert loader.state_dict() == {"positions": {"0": 4 * N_BATCHES}}, n
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_recording_in_a_store_is_replayed_as_one_in_a_folder(tmp_path: Path, num_workers: int) -> None:
+    pytest.importorskip("fsspec")
+    batches = recorded(tmp_path)
+    workers = {"num_workers": num_workers, "multiprocessing_context": "fork"} if num_workers else {}
+    with ReplayLoader(tmp_path.as_uri(), batch_size=4, cache_bytes=1, **workers) as loader:
+        replayed = all_numbers(loader)
+    assert replayed == [numbers_of(batch) for batch in batches]
+
+
 def test_batches_that_are_kept_are_not_overwritten(tmp_path: Path) -> None:
     recorded(tmp_path)
     with ReplayLoader(tmp_path, batch_size=4) as loader:

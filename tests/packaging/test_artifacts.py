@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from wheels.plan import MOST_BYTES
+from wheels.release_check import STEPS
 
 REPOSITORY = Path(__file__).parents[2]
 MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
@@ -108,6 +110,7 @@ def test_sdist_holds_the_crates_of_the_lock(artifacts: Artifacts) -> None:
     assert wanted, "no crate comes from a registry"
     vendored = artifacts.tree / "vendor"
     assert {folder.name for folder in vendored.iterdir()} == wanted
+    assert artifacts.sdist.stat().st_size < MOST_BYTES
 
 
 def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
@@ -178,7 +181,7 @@ def test_what_a_user_does_first_works_without_a_compiler(artifacts: Artifacts) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     steps = [line.split()[0] for line in done.stdout.splitlines()]
-    assert steps == ["install", "doctor", "quickstart", "drop-in", "job"]
+    assert steps == ["install", *STEPS]
 
 
 def python_files() -> set[str]:

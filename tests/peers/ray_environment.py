@@ -20,11 +20,11 @@ REPOSITORY = Path(__file__).parents[2]
 def environment() -> Path:
     """An environment with Ray; torch and the rest are those of this Python. Kept beside what is built."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    folder = target / f"ray-{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = target / f"ray-train-{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        command = [python, "-m", "pip", "install", "--quiet", "ray"]
+        command = [python, "-m", "pip", "install", "--quiet", "ray[train]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             if "No matching distribution" in done.stderr:
@@ -63,6 +63,8 @@ def driver(program: Path, *arguments: str | Path, folder: Path) -> Iterator[subp
         "RAY_TMPDIR": str(folder),
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Lines that differ by a number would be left out.
+        "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(REPOSITORY / "python"),
     }

@@ -1,7 +1,10 @@
-"""Samples of which each says its number, and recordings of them."""
+"""Samples of which each says its number, recordings of them, and damage."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from softs_fast import BatchConfig, RecordOptions, TensorSpec
 from softs_fast.record import Recorder, Recording
 from softs_fast.record.columns import columns_of, rows_of
+from softs_fast.record.folder import Folder
 from softs_fast.record.manifest import MANIFEST, StreamFacts, read_manifest
 from softs_fast.record.shard_writer import ShardWriter
 
@@ -78,7 +82,7 @@ def record(folder: Path, numbers: range, *, batch_size: int = 8, make: Any = pla
 def shard_writer(folder: Path, *, shard_bytes: int = 28 * 12) -> ShardWriter:
     """A writer of shards of 12 samples of `PLAIN`, which continues what the folder has."""
     if (folder / MANIFEST).exists():
-        return ShardWriter(folder, read_manifest(folder), shard_bytes)
+        return ShardWriter(folder, read_manifest(Folder(folder)), shard_bytes)
     texts = {"recording": "r", "product": "p", "host": "h", "version": "1"}
     numbers = {"rank": 0, "world_size": 1, "shard_bytes": 1, "began_s": 0.0}
     return ShardWriter(folder, StreamFacts.of(PLAIN, ordered=True, **texts, **numbers), shard_bytes)
@@ -87,6 +91,25 @@ def shard_writer(folder: Path, *, shard_bytes: int = 28 * 12) -> ShardWriter:
 def append(writer: ShardWriter, numbers: range) -> None:
     """Append a block of `PLAIN`."""
     writer.append(rows_of(PLAIN, columns_of(PLAIN), plain(numbers), np.asarray(numbers, np.uint64)))
+
+
+def edit(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the manifest."""
+    facts = json.loads((folder / MANIFEST).read_text())
+    change(facts)
+    (folder / MANIFEST).write_text(json.dumps(facts))
+
+
+def flip(path: Path, at: int) -> None:
+    """Change a byte."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    """Take the last byte away."""
+    os.truncate(path, path.stat().st_size - 1)
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -11,14 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from recordings import PLAIN, check, plain, recorder
 from waiting import WATCHDOG_S
 
 from softs_fast import RecordOptions
 from softs_fast.loader.tap import RecordingTap
-from softs_fast.record import Recorder
+from softs_fast.record import Recorder, Recording
 from softs_fast.record import recorder as module
 from softs_fast.record.shard_writer import ShardWriter
 
@@ -37,6 +37,9 @@ def interrupted(at: int, run: Callable[[], object]) -> bool:
 
     def interrupt(frame: Any, event: str, value: Any) -> None:
         nonlocal was
+        # There, Python itself would leave the lock of a handler held.
+        if frame.f_globals["__name__"] == logging.__name__:
+            return
         if event in ("call", "c_return") and next(left) == 0:
             was = True
             raise Interrupt
@@ -51,36 +54,9 @@ def interrupted(at: int, run: Callable[[], object]) -> bool:
     return was
 
 
-@pytest.mark.parametrize("n_copied", [1, 2, 6, 7])
 @pytest.mark.parametrize("is_taken_again", [True, False])
-def test_a_copy_that_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_copied: int, is_taken_again: bool
-) -> None:
-    """A block has one sample, and a sample three columns."""
-    copyto, left = np.copyto, itertools.count(n_copied, -1)
-
-    def copy(*arguments: Any) -> None:
-        copyto(*arguments)
-        if next(left) == 1:
-            raise Interrupt
-
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 1)
-    writer = recorder(tmp_path)
-    writer.record("p", 0, plain(range(10)))
-    batch = plain(range(10, 20))
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "copyto", copy)
-        with pytest.raises(Interrupt):
-            writer.record("p", 10, batch)
-    if is_taken_again:
-        writer.record("p", 10, batch)
-    writer.close()
-    # A sample that was interrupted is not recorded.
-    check(tmp_path, range(20 if is_taken_again else 10 + (n_copied - 1) // 3))
-
-
-def test_a_batch_that_is_interrupted_anywhere_and_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_is_interrupted_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken_again: bool
 ) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 3 * 28)
     writer = recorder(tmp_path, shard_bytes=1 << 20)
@@ -88,13 +64,19 @@ def test_a_batch_that_is_interrupted_anywhere_and_taken_again(
     for at in itertools.count():
         batch = plain(range(n, n + 5))
         was_interrupted = interrupted(at, partial(writer.record, "p", n, batch))
-        writer.record("p", n, batch)
+        if is_taken_again:
+            writer.record("p", n, batch)
         n += 5
         if not was_interrupted:
             break
     writer.close()
     assert at > 50
-    check(tmp_path, range(n))
+    with Recording(tmp_path) as recording:
+        there = set(recording.numbers)
+    # What is there is whole, and of each batch the first samples.
+    check(tmp_path, range(n) if is_taken_again else sorted(there))
+    assert all(number % 5 == 0 or number - 1 in there for number in there)
+    assert len(there) < n or is_taken_again
 
 
 def test_an_end_that_is_interrupted_anywhere_still_writes_everything(

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from crashing import Crash, crashing
-from recordings import PLAIN, append, check, plain, record, shard_writer
+from recordings import PLAIN, append, check, record, shard_writer
 from waiting import Lines, eventually
 
 from softs_fast import ConfigError
 from softs_fast.record import Recording
-from softs_fast.record.columns import columns_of, rows_of
 from softs_fast.record.shard_writer import ShardWriter
 
 OPERATIONS = ("open", "pwrite", "fsync", "ftruncate", "rename", "replace", "unlink", "listdir", "pread")
@@ -117,17 +115,6 @@ def test_the_header_of_an_open_shard_is_on_disk_before_its_first_block(
     writer.abandon()
 
 
-def test_columns_of_unequal_length_are_not_written(tmp_path: Path) -> None:
-    writer = shard_writer(tmp_path)
-    append(writer, range(5))
-    rows = rows_of(PLAIN, columns_of(PLAIN), plain(range(5, 8)), np.arange(5, 8, dtype=np.uint64))
-    rows.arrays["x"] = rows.arrays["x"][:2]
-    with pytest.raises(ValueError, match='column "x" has 2 items, expected 3'):
-        writer.append(rows)
-    writer.close()
-    check(tmp_path, range(5))
-
-
 PROGRAM = """
 import sys, itertools, numpy as np
 from pathlib import Path
@@ -162,15 +149,3 @@ def test_a_process_that_is_killed_while_it_records(tmp_path: Path) -> None:
     check(tmp_path, range(n))
     record(tmp_path, range(n, n + 100), shard_bytes=1 << 20)
     check(tmp_path, range(n + 100))
-
-
-def test_a_reader_of_a_recording_that_goes_on_has_what_there_was(tmp_path: Path) -> None:
-    batches = written(shard_writer(tmp_path), 0)
-    next(batches)
-    with Recording(tmp_path) as recording:
-        # The open shard gets another name, and a header of its own if it is closed early.
-        for _ in batches:
-            pass
-        assert recording.batch(range(BLOCK))["y"].tolist() == list(range(BLOCK))
-        assert len(recording) == BLOCK
-    check(tmp_path, range(N))

@@ -208,8 +208,8 @@ def test_what_fails_at_the_end_is_raised_then(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"product": "q"}, "has product='p', and this loader product='q'"),
-        ({"ordered": False}, "has ordered=True, and this loader ordered=False"),
+        ({"product": "q"}, "has product='p', expected 'q', as this loader has"),
+        ({"ordered": False}, "has ordered=True, expected False"),
         (
             {"config": BatchConfig([TensorSpec("y", (), "int32"), PLAIN.specs[1]])},
             "tensor \"y\" has dtype 'int64' in the recording, and 'int32' here",
@@ -221,7 +221,7 @@ def test_what_fails_at_the_end_is_raised_then(tmp_path: Path, monkeypatch: pytes
         ),
         (
             {"config": BatchConfig(PLAIN.specs[::-1])},
-            'tensor 0 is "y" in the recording, and "x" here',
+            "tensor \"y\" has name 'y' in the recording, and 'x' here",
         ),
     ],
 )
@@ -286,6 +286,7 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     ("options", "text"),
     [
         ({"folder": ""}, "record must be the path of a folder"),
+        ({"folder": "s3://a"}, "record needs a folder of this host, got 's3://a'; copy the recording"),
         ({"folder": "a", "policy": "never"}, 'policy must be "wait" or "drop"'),
         ({"folder": "a", "shard_bytes": 0}, "shard_bytes must be a whole number from 1"),
     ],

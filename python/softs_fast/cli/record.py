@@ -31,7 +31,9 @@ _REPLAY_EPILOG = """\
 examples:
   softs-fast replay epoch                      # serve the recorded product in the market of this host
   softs-fast replay epoch --verify --backend ipc:///run/me/b
+  softs-fast replay s3://bucket/epoch          # the same, from a store that fsspec knows
   softs-fast replay epoch --sequence 4711      # print what one sample is, and where it is from
+  softs-fast replay epoch --to-parquet table   # write the samples to files of Parquet
 
 docs/record.md tells more."""
 _MOST_BATCH, _BATCH_BYTES = 256, 8 << 20
@@ -42,7 +44,7 @@ def add_commands(add_parser: AddParser) -> None:
     text = "record the samples of a product until SIGINT or SIGTERM, or so many"
     parser = command(add_parser, "record", text, _record, _RECORD_EPILOG, endless=True)
     parser.add_argument("product", metavar="PRODUCT", help="product to order")
-    _add_folder(parser)
+    parser.add_argument("folder", metavar="DIR", help="folder of the recording")
     option(
         parser, "--config", "YAML file of the tensors of a sample", type=Path, required=True, metavar="FILE"
     )
@@ -52,17 +54,20 @@ def add_commands(add_parser: AddParser) -> None:
     )
     option(parser, "--frontend", shown="SOFTS_FAST_FRONTEND, or ipc:///tmp/softs_frontend.sock")
     option(parser, "--log-level", default="warning")
-    text = "serve a recording in a market until SIGINT or SIGTERM, or print one of its samples"
+    text = (
+        "serve a recording in a market until SIGINT or SIGTERM, print one of its samples, or export them all"
+    )
     parser = command(add_parser, "replay", text, _replay, _REPLAY_EPILOG, endless=True)
-    _add_folder(parser)
-    option(parser, "--sequence", "number of a sample to print instead", type=int)
+    parser.add_argument(
+        "folder", metavar="DIR", help="folder of the recording, or its URL in a store of fsspec"
+    )
+    instead = parser.add_mutually_exclusive_group()
+    option(instead, "--sequence", "number of a sample to print instead", type=int)
+    option(instead, "--to-webdataset", "empty folder for tars of WebDataset to write instead", metavar="DIR")
+    option(instead, "--to-parquet", "empty folder for files of Parquet to write instead", metavar="DIR")
     option(parser, "--verify", "compare all samples with their checksums first", action="store_true")
     option(parser, "--backend", shown="SOFTS_FAST_BACKEND, or ipc:///tmp/softs_backend.sock")
     option(parser, "--log-level", default="warning")
-
-
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the recording")
 
 
 def _record(arguments: argparse.Namespace) -> None:
@@ -102,7 +107,7 @@ def _record(arguments: argparse.Namespace) -> None:
         record=RecordOptions(arguments.folder, policy="drop" if arguments.drop else "wait"),
     )
     position = 0
-    if (arguments.folder / "stream.json").exists():
+    if Path(arguments.folder, "stream.json").exists():
         with _opened(arguments.folder, batch_config=config) as recording:
             position = int(recording.numbers[-1]) + 1 if len(recording) else 0
     loader.load_state_dict({"positions": {arguments.product: position}})
@@ -120,7 +125,7 @@ def _batch_size(sample_bytes: int, n: int | None) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> None:
-    """Serve a recording until a signal arrives, or print a sample.
+    """Serve a recording until a signal arrives, or print a sample, or export all.
 
     Raises:
         ConfigError: the folder is not a recording, or has no such sample.
@@ -129,7 +134,7 @@ def _replay(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..market import default_endpoint
-    from ..record import replay_supplier
+    from ..record import replay_supplier, to_parquet, to_webdataset
 
     setup_logging(arguments.log_level)
     with _opened(arguments.folder, verify=arguments.verify) as recording:
@@ -137,6 +142,12 @@ def _replay(arguments: argparse.Namespace) -> None:
             arguments.endless = False
             _print_sample(recording, arguments.sequence)
             return
+        for target, export in ((arguments.to_webdataset, to_webdataset), (arguments.to_parquet, to_parquet)):
+            if target is not None:
+                arguments.endless = False
+                export(recording, target)
+                say(f"wrote {len(recording)} samples to {target}")
+                return
         served = f"{len(recording)} samples of {recording.product}"
     backend = arguments.backend or default_endpoint("backend")
     with replay_supplier(arguments.folder, backend) as supplier:
@@ -145,7 +156,7 @@ def _replay(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _opened(folder: Path, **options: Any) -> Iterator[Recording]:
+def _opened(folder: str | Path, **options: Any) -> Iterator[Recording]:
     """Open a recording.
 
     Raises:

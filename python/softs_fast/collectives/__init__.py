@@ -9,6 +9,7 @@ of arguments, meters, and `agreement`, a module that compares the calls of ranks
 """
 
 from softs_fast.collectives import agreement
+from softs_fast.collectives.backend import host_backend
 from softs_fast.collectives.bounded_store import in_thread
 from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
@@ -73,6 +74,7 @@ __all__ = [
     "ddp_hook",
     "describe",
     "discover",
+    "host_backend",
     "in_thread",
     "name_of",
     "operand",

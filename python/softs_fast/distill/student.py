@@ -143,6 +143,7 @@ class StudentClient:
             send_timeout_ms,
             ordered=ordered,
             prefetch=prefetch,
+            ragged=batch_config.ragged,
         )
         self._request = self._client._core.request_sample
 

@@ -48,9 +48,12 @@ def advise(machine: Machine) -> list[Finding]:
         _descriptors(machine),
         _temporary_folder(machine),
         _user(machine),
+        _home(machine),
         _processors(machine),
         _processes(machine),
-        _network(machine),
+        _loopback(machine),
+        _ports(machine),
+        _other_hosts(machine),
         _gpus(machine),
     ]
 
@@ -103,8 +106,8 @@ def _shared_memory(machine: Machine) -> Finding:
     if free >= _SMALL:
         return Finding("ok", "shared memory", found)
     remedy = (
-        "slots of clients, rows of flows and buckets of gradients take it; start the container with docker run "
-        "--shm-size=8g (or --ipc=host), or as root: mount -o remount,size=8g /dev/shm"
+        "slots of clients, rows of flows and buckets of gradients must fit, or their program ends with an error; start "
+        "the container with docker run --shm-size=8g (or --ipc=host), or as root: mount -o remount,size=8g /dev/shm"
     )
     return Finding("problem" if free < _TOO_SMALL else "note", "shared memory", f"{found}: {remedy}")
 
@@ -136,7 +139,10 @@ def _descriptors(machine: Machine) -> Finding:
 def _temporary_folder(machine: Machine) -> Finding:
     folder = machine.temporary_folder
     if folder is None:
-        text = "no folder for temporary files is writable; fleets keep their sockets there: set TMPDIR to a folder of this user"
+        text = (
+            "no folder for temporary files is writable; fleets keep their sockets there: set TMPDIR to a folder of this "
+            "user, or start the container with docker run --tmpfs /tmp"
+        )
         return Finding("problem", "temporary folder", text)
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
         text = f"{folder} is too long for the path of a socket, so fleets use /tmp; set TMPDIR to a shorter path if /tmp is unfit"
@@ -151,6 +157,16 @@ def _user(machine: Machine) -> Finding:
         )
         return Finding("note", "user", text)
     return Finding("ok", "user", machine.user)
+
+
+def _home(machine: Machine) -> Finding:
+    if machine.home is None:
+        text = (
+            "there is none that this user can write to: teachers of Hugging Face's models have no cache, and download at "
+            "each start or fail; set HOME or HF_HOME to a folder of this user"
+        )
+        return Finding("note", "home", text)
+    return Finding("ok", "home", f"{machine.home}, where downloaded models are cached")
 
 
 def _processors(machine: Machine) -> Finding:
@@ -180,14 +196,38 @@ def _processes(machine: Machine) -> Finding:
     return Finding("ok", "processes", text)
 
 
-def _network(machine: Machine) -> Finding:
+def _loopback(machine: Machine) -> Finding:
     if machine.loopback_error is not None:
         text = (
-            f"no server can listen on 127.0.0.1 ({machine.loopback_error}): coordinators, stars and torch's groups need it; "
-            "as root: ip link set lo up"
+            f"no server can be reached at 127.0.0.1 ({machine.loopback_error}): coordinators, stars and torch's groups need "
+            "it; as root: ip link set lo up"
         )
-        return Finding("problem", "network", text)
-    return Finding("ok", "network", "loopback works")
+        return Finding("problem", "loopback", text)
+    return Finding("ok", "loopback", "servers of this machine can be reached")
+
+
+def _ports(machine: Machine) -> Finding:
+    if machine.taken:
+        texts = [f"softs-fast {name} at {address}" for name, address in machine.taken.items()]
+        text = f"something listens already at the default of {', of '.join(texts)}: give it another address with --listen"
+        return Finding("note", "ports", text)
+    return Finding("ok", "ports", "those at which servers listen by default are free")
+
+
+def _other_hosts(machine: Machine) -> Finding:
+    if not machine.has_route:
+        text = (
+            "there is no route to any: teachers, ranks and workers must run on this machine, and nothing can be downloaded; "
+            "connect it to a network (docker run --network)"
+        )
+        return Finding("note", "other hosts", text)
+    found = f"there is a route; congestion control of TCP: {machine.congestion_control or 'not known'}"
+    if machine.congestion_control == "cubic":
+        found += (
+            "; over long lines that lose packets bbr is faster, as root: modprobe tcp_bbr; "
+            "sysctl -w net.ipv4.tcp_congestion_control=bbr"
+        )
+    return Finding("ok", "other hosts", found)
 
 
 def _gpus(machine: Machine) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import getpass
 import os
 import platform
@@ -20,6 +21,10 @@ __all__ = ["Machine", "look"]
 
 #: Packages on which rooms depend that need more than the native modules.
 _PACKAGES = ("torch", "grpcio", "cryptography", "ray")
+#: Where servers listen by default, by the command that starts one.
+_LISTEN = {"coordinator run": ("127.0.0.1", 29401), "paramserver run": ("127.0.0.1", 8000)}
+#: Addresses of examples (RFC 5737, RFC 3849): a socket of datagrams that is connected to one looks a route up, and sends nothing.
+_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,16 @@ class Machine:
         descriptors: Files that this process may have open, and how far it may raise that itself; None: no limit.
         temporary_folder: Folder for temporary files; None: there is none that can be written.
         user: Name of this user; None: the user's number has no name.
+        home: Home folder; None: there is none, or this user cannot write there.
         processors: Processors that this process may use.
         processor_quota: Processors' worth of time for this container; None: no limit.
         omp_threads: Value of OMP_NUM_THREADS; None: not set.
         pid_namespace: Namespace of process numbers; None: it cannot be read.
         huge_pages: Kernel's rule for huge pages in shared memory, such as "advise".
-        loopback_error: Why a server cannot listen on loopback; None: it can.
+        loopback_error: Why a server on loopback cannot be reached; None: it can.
+        has_route: Whether there is a route to other machines.
+        congestion_control: Congestion control of TCP, such as "cubic"; None: not known.
+        taken: Commands for which something listens already at the default address, with that address.
     """
 
     system: str
@@ -63,12 +72,16 @@ class Machine:
     descriptors: tuple[int | None, int | None] | None
     temporary_folder: str | None
     user: str | None
+    home: str | None
     processors: int
     processor_quota: float | None
     omp_threads: str | None
     pid_namespace: str | None
     huge_pages: str | None
     loopback_error: str | None
+    has_route: bool
+    congestion_control: str | None
+    taken: Mapping[str, str]
 
 
 def look(root: Path = Path("/")) -> Machine:
@@ -77,7 +90,7 @@ def look(root: Path = Path("/")) -> Machine:
     Args:
         root: Where the files of the kernel and the devices are.
     """
-    shm = root / "dev/shm"
+    shm, home = root / "dev/shm", Path(os.path.expanduser("~"))
     limits = {name: _limit(name) for name in ("RLIMIT_FSIZE", "RLIMIT_NOFILE")}
     return Machine(
         system=f"{platform.system()} {platform.release()}",
@@ -94,12 +107,16 @@ def look(root: Path = Path("/")) -> Machine:
         descriptors=limits["RLIMIT_NOFILE"],
         temporary_folder=_temporary_folder(),
         user=_user(),
+        home=str(home) if home.is_absolute() and _is_writable(home) else None,
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         processor_quota=_quota(_text(root / "sys/fs/cgroup/cpu.max")),
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         pid_namespace=_link(root / "proc/self/ns/pid"),
         huge_pages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         loopback_error=_loopback_error(),
+        has_route=any(_has_route(family, host) for family, host in _ELSEWHERE),
+        congestion_control=_text(root / "proc/sys/net/ipv4/tcp_congestion_control") or None,
+        taken={name: "{}:{}".format(*at) for name, at in _LISTEN.items() if _is_taken(at)},
     )
 
 
@@ -193,8 +210,28 @@ def _user() -> str | None:
 
 def _loopback_error() -> str | None:
     try:
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
+        # To bind is not enough: where the interface is down, that works.
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=1.0),
+        ):
             return None
     except OSError as error:
         return error.strerror or str(error)
+
+
+def _has_route(family: int, host: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asker:
+            asker.connect((host, 9))
+            return True
+    except OSError:
+        return False
+
+
+def _is_taken(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_server(address):
+            return False
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE

@@ -3,6 +3,7 @@
 from .factory import NamedFactory
 from .fleet import Fleet
 from .private_broker import FleetEndpoints, PrivateBroker
+from .ray_cluster import connected_ray, remote_class
 from .ray_fleet import RayFleet
 from .restarts import RestartPolicy
 from .status import FleetView, fleets
@@ -17,5 +18,7 @@ __all__ = [
     "RayFleet",
     "RestartPolicy",
     "Workers",
+    "connected_ray",
     "fleets",
+    "remote_class",
 ]

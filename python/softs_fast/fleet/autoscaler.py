@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 from ..errors import SoftsError
 from ..monitoring import Observer, Snapshot, rates_between
 from .scaling import LOOK_S, Load, Scaling
-from .workers import Workers
 
-__all__ = ["Autoscaler", "load_between"]
+__all__ = ["Autoscaler", "Loads", "load_between"]
 
 logger = logging.getLogger(__name__)
 
@@ -19,18 +21,43 @@ logger = logging.getLogger(__name__)
 _QUEUED_WAITS = 0.5
 
 
+class Looks(Protocol):
+    """What measures a load. The thread of the autoscaler calls it, and closes it at its end."""
+
+    def look(self) -> Load | None:
+        """Return the load since the last look; None if it is not known.
+
+        Raises:
+            SoftsError: a broker does not answer.
+        """
+
+    def close(self) -> None:
+        """Measure no more."""
+
+
+class Scaled(Protocol):
+    """What is scaled: the workers of a fleet, or its hosts."""
+
+    def failed_to_start(self) -> int | None:
+        """Return the smallest number of one that could not start, if there is one."""
+
+    def aim(self, number: int, reason: str, /) -> None:
+        """Have so many from now on, without a wait, and report the reason."""
+
+
 class Autoscaler:
     """One thread, from its start to `end`.
 
     Args:
-        frontend: The broker's endpoint for clients.
-        workers: The workers, of which all of the smallest number serve.
+        looks: What measures the load.
+        scaled: What it scales, of which all of the smallest number serve.
         bounds: The smallest and the largest number.
+        unit: Name of one in texts.
     """
 
-    def __init__(self, frontend: str, workers: Workers, bounds: tuple[int, int]) -> None:
-        self._observer = Observer(frontend)
-        self._workers = workers
+    def __init__(self, looks: Looks, scaled: Scaled, bounds: tuple[int, int], unit: str = "worker") -> None:
+        self._looks, self._scaled = looks, scaled
+        self._unit = unit
         self._range = f"{bounds[0]} to {bounds[1]}"
         self._scaling = Scaling(*bounds)
         self._is_over = threading.Event()
@@ -38,12 +65,12 @@ class Autoscaler:
         self._thread.start()
 
     @property
-    def n_workers(self) -> int:
+    def n_wanted(self) -> int:
         """The number that is wanted now."""
         return self._scaling.n_workers
 
     def end(self) -> None:
-        """Decide nothing more, and leave the workers as they are. Idempotent."""
+        """Decide nothing more, and leave the number as it is. Idempotent."""
         self._is_over.set()
 
     def join(self) -> None:
@@ -51,33 +78,58 @@ class Autoscaler:
         self._thread.join()
 
     def _run(self) -> None:
-        before: tuple[Snapshot, set[int]] | None = None
-        with self._observer:
+        with contextlib.closing(self._looks):
             while not self._is_over.wait(LOOK_S):
                 try:
-                    now = self._observer.snapshot(), self._workers.serving()
+                    load = self._looks.look()
                 except SoftsError as error:
                     logger.warning("the load of the fleet is not known: %s", error)
-                    before = None
                     continue
-                self._look(before, now)
-                before = now
+                self._follow(load)
 
-    def _look(self, before: tuple[Snapshot, set[int]] | None, now: tuple[Snapshot, set[int]]) -> None:
+    def _follow(self, load: Load | None) -> None:
         n_before = self._scaling.n_workers
-        failed = self._workers.failed_to_start()
+        failed = self._scaled.failed_to_start()
         if failed is not None:
             self._scaling.fail(failed, time.monotonic())
-            reason = f"worker {failed} could not start"
-        elif before is not None:
-            reason = self._scaling.decide(load_between(before, now), time.monotonic())
+            reason = f"{self._unit} {failed} could not start"
+        elif load is not None:
+            reason = self._scaling.decide(load, time.monotonic())
         else:
             return
         if reason:
-            n_workers = self._scaling.n_workers
-            decision = f"{n_before} to {n_workers} workers, {reason}"
+            n_wanted = self._scaling.n_workers
+            decision = f"{n_before} to {n_wanted} {self._unit}s, {reason}"
             logger.info("%s; within %s", decision, self._range)
-            self._workers.aim(n_workers, decision)
+            self._scaled.aim(n_wanted, decision)
+
+
+class Loads:
+    """The load of a broker from look to look.
+
+    Args:
+        frontend: Endpoint of the broker for clients.
+        serving: Function that returns the process numbers of the workers that serve.
+    """
+
+    def __init__(self, frontend: str, serving: Callable[[], set[int]]) -> None:
+        self._observer = Observer(frontend)
+        self._serving = serving
+        self._before: tuple[Snapshot, set[int]] | None = None
+
+    def look(self) -> Load | None:
+        """Return the load since the last look; None if that found none.
+
+        Raises:
+            SoftsError: the broker does not answer.
+        """
+        before, self._before = self._before, None
+        self._before = now = self._observer.snapshot(), self._serving()
+        return None if before is None else load_between(before, now)
+
+    def close(self) -> None:
+        """Disconnect. Idempotent."""
+        self._observer.close()
 
 
 def load_between(before: tuple[Snapshot, set[int]], now: tuple[Snapshot, set[int]]) -> Load:

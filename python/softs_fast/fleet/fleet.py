@@ -10,34 +10,27 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..configs import BatchConfig
-from ..distill import StudentClient, Worker
+from ..distill import Worker
 from ..errors import ConfigError, FleetError
-from ..market import (
-    BrokerStats,
-    Supplier,
-    WorkerReport,
-    write_report,
-)
+from ..market import Supplier, WorkerReport, write_report
 from ..process import check_process
-from .autoscaler import Autoscaler
+from .autoscaler import Autoscaler, Loads
 from .importable import check_importable, check_runs
+from .orders import Orders
 from .private_broker import FleetEndpoints, PrivateBroker
 from .restarts import RestartPolicy
 from .standard_streams import keep_standard_numbers
 from .workers import Workers
 
-if TYPE_CHECKING:
-    from ..loader import SoftDataLoader
+__all__ = ["Fleet", "checked_bounds"]
 
-__all__ = ["Fleet"]
-
-_MAX_WORKERS = 1024
+#: Largest number of workers, and of hosts.
+_MOST = 1024
 
 
-class Fleet:
+class Fleet(Orders):
     """A broker in a private folder and worker processes that serve it, for the time of a ``with`` block.
 
         def make_worker():
@@ -79,7 +72,7 @@ class Fleet:
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        self._bounds = _checked_bounds(n_workers)
+        self._bounds = checked_bounds("n_workers", n_workers)
         if not callable(make_worker):
             raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
         check_importable(make_worker)
@@ -139,7 +132,7 @@ class Fleet:
             ForkedError: this is a fork of the process that started the fleet.
         """
         check_process(self._pid, "the fleet")
-        n_workers = _checked_number(n_workers)
+        n_workers = _checked_number("n_workers", n_workers)
         least, most = self._bounds
         if least < most:
             raise ConfigError(f"the load sets the number of workers of this fleet, from {least} to {most}")
@@ -150,7 +143,7 @@ class Fleet:
     def n_workers(self) -> int:
         """The number of workers that is wanted now."""
         autoscaler = None if self._parts is None else self._parts.autoscaler
-        return self._n_workers if autoscaler is None else autoscaler.n_workers
+        return self._n_workers if autoscaler is None else autoscaler.n_wanted
 
     @property
     def endpoints(self) -> FleetEndpoints:
@@ -165,23 +158,9 @@ class Fleet:
         """Block until no worker runs or will start again, for example because the leader has stopped them."""
         self._started().workers.wait()
 
-    def stats(self) -> BrokerStats:
-        """What the broker counts; see `Broker.stats`. A fleet that scales itself is one of the clients."""
-        return self._started().broker.stats()
-
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""
         return self._started().workers.states()
-
-    def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
-        """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
-        return self._started().broker.loader(product_id, batch_config, **arguments)
-
-    def student(
-        self, slot_count: int, batch_config: BatchConfig, rank: int = 0, **arguments: Any
-    ) -> StudentClient:
-        """Return a `StudentClient` of this fleet; `arguments` are those of that class."""
-        return self._started().broker.student(slot_count, batch_config, rank, **arguments)
 
     def __enter__(self) -> Fleet:
         self.start()
@@ -194,6 +173,13 @@ class Fleet:
         self.close()
         if lost is not None and kind is None:
             raise FleetError(lost)
+
+    def _loads(self) -> Loads:
+        """Return what measures the load of this fleet."""
+        return self._started().loads()
+
+    def _broker(self) -> PrivateBroker:
+        return self._started().broker
 
     def _started(self) -> _Parts:
         if self._parts is None or not self._end.still_active():
@@ -222,7 +208,10 @@ class _Parts:
         return cls(broker, make_workers(broker.endpoints.as_environment(), report=report))
 
     def scale_by_load(self, bounds: tuple[int, int]) -> None:
-        self.autoscaler = Autoscaler(self.broker.endpoints.frontend, self.workers, bounds)
+        self.autoscaler = Autoscaler(self.loads(), self.workers, bounds)
+
+    def loads(self) -> Loads:
+        return Loads(self.broker.endpoints.frontend, self.workers.serving)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -234,24 +223,28 @@ class _Parts:
             self.workers.close()
 
 
-def _checked_bounds(n_workers: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest and the largest number of workers."""
-    if not isinstance(n_workers, (tuple, list)):
-        return _checked_number(n_workers), _checked_number(n_workers)
-    if len(n_workers) != 2 or not all(_is_number(one) and 1 <= one <= _MAX_WORKERS for one in n_workers):
+def checked_bounds(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest and the largest number of an argument.
+
+    Raises:
+        ConfigError: it is neither a number from 1 to 1024 nor two of them, the smaller one first.
+    """
+    if not isinstance(value, (tuple, list)):
+        return _checked_number(name, value), _checked_number(name, value)
+    if len(value) != 2 or not all(_is_number(one) and 1 <= one <= _MOST for one in value):
         raise ConfigError(
-            f"n_workers must be a number, or the fewest and the most, each from 1 to {_MAX_WORKERS}, got {n_workers!r}"
+            f"{name} must be a number, or the fewest and the most, each from 1 to {_MOST}, got {value!r}"
         )
-    least, most = map(int, n_workers)
+    least, most = map(int, value)
     if least > most:
-        raise ConfigError(f"n_workers must have the fewest first, then the most, got {n_workers!r}")
+        raise ConfigError(f"{name} must have the fewest first, then the most, got {value!r}")
     return least, most
 
 
-def _checked_number(n_workers: int) -> int:
-    if not _is_number(n_workers) or not 1 <= n_workers <= _MAX_WORKERS:
-        raise ConfigError(f"n_workers must be a number from 1 to {_MAX_WORKERS}, got {n_workers!r}")
-    return int(n_workers)
+def _checked_number(name: str, value: int) -> int:
+    if not _is_number(value) or not 1 <= value <= _MOST:
+        raise ConfigError(f"{name} must be a number from 1 to {_MOST}, got {value!r}")
+    return int(value)
 
 
 def _is_device(value: Any) -> bool:

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing.util
 import os
 import pickle
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import __version__
-from ..configs import BatchConfig
-from ..distill import StudentClient, Worker
-from ..errors import ConfigError, FleetError, SoftsError
-from ..link import HostLink
-from ..market import BrokerStats, Supplier
+from ..distill import Worker
+from ..errors import ConfigError, FleetError
+from ..market import Supplier
 from ..process import check_process
-from ..trust import TlsFiles, bracketed, write_token
-from .fleet import Fleet
+from .autoscaler import Autoscaler, Loads
+from .fleet import Fleet, checked_bounds
+from .orders import Orders
 from .private_broker import PrivateBroker
-from .ray_host import Host, HostPlan
-
-if TYPE_CHECKING:
-    from ..loader import SoftDataLoader
+from .ray_client import RayFleetClient, StudentLink
+from .ray_cluster import connected_ray
+from .ray_host import HostPlan
+from .ray_hosts import RayHosts
+from .scaling import Load
 
 __all__ = ["RayFleet"]
 
-logger = logging.getLogger(__name__)
 
-#: How long hosts may take to end with what they are making, seconds.
-_DRAIN_S = 10.0
-#: How long they may take to end besides, seconds.
-_END_S = 5.0
-#: Until the first warning of hosts that do not serve yet, and between two of them, seconds.
-_FIRST_WARN_S, _WARN_S = 3.0, 10.0
-
-
-class RayFleet:
+class RayFleet(Orders):
     """Workers on the nodes of a Ray cluster, and a broker and a link in this process, for the time of a ``with`` block.
 
         def make_worker():
@@ -58,10 +48,14 @@ class RayFleet:
     The block begins when all hosts serve. At its end, what workers are making is sent, for 10 s at most. With this
     process, even if it is killed, Ray ends the actors, and these their workers.
 
+    A fleet that is passed to tasks or actors of Ray, such as the workers of Ray Train, has `loader`, `student` and `stats`
+    there too, with a broker and a link of that process, which all hosts join.
+
     Args:
         make_worker: called in processes of the nodes without arguments; returns a `Supplier` or a `Worker` that is not
             started. It is a function of a module that each node can import, or a `functools.partial` of one.
-        hosts: number of nodes, at least 1.
+        hosts: number of nodes, 1 to 1024; or the fewest and the most, as ``(2, 16)``: then hosts are added, where Ray has
+            room, while students wait, and removed while workers idle.
         n_workers: number of workers on each node; or the fewest and the most, as of a `Fleet`.
         resources: resources that Ray reserves for each host, such as ``{"CPU": 8, "GPU": 8}``; default: a CPU for each worker.
             Worker i sees only GPU i of these, modulo their number.
@@ -75,15 +69,14 @@ class RayFleet:
     def __init__(
         self,
         make_worker: Callable[[], Worker | Supplier],
-        hosts: int = 1,
+        hosts: int | tuple[int, int] = 1,
         n_workers: int | tuple[int, int] = 1,
         *,
         resources: Mapping[str, float] | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        if not isinstance(hosts, int) or hosts < 1:
-            raise ConfigError(f"hosts must be a number, at least 1, got {hosts!r}")
+        self._bounds = checked_bounds("hosts", hosts)
         # It starts nothing; the fleet of each host takes the same arguments.
         Fleet(make_worker, n_workers, start_timeout_s=start_timeout_s, max_restarts=max_restarts)
         self._make_worker = pickle.dumps(make_worker)
@@ -92,7 +85,7 @@ class RayFleet:
                 "make_worker is of this program, which nodes cannot import; put it into a module of its own"
             )
         most = n_workers if isinstance(n_workers, int) else max(n_workers)
-        self._n_hosts, self._n_workers = hosts, n_workers
+        self._n_workers = n_workers
         self._resources: dict[str, float] = {"CPU": most} if resources is None else dict(resources)
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._parts: _Parts | None = None
@@ -112,23 +105,27 @@ class RayFleet:
         if self._parts is not None:
             self._started()
             return
-        self._parts = parts = _Parts(_ray())
+        ray = connected_ray()
+        link = StudentLink(ray.util.get_node_ip_address())
+        plan = HostPlan(
+            self._make_worker,
+            __version__,
+            link.address,
+            link.token,
+            self._n_workers,
+            self._start_timeout_s,
+            self._max_restarts,
+        )
+        self._parts = parts = _Parts(link, RayHosts(ray, self._resources, plan))
         # Also if the block is never left, or there is none. Not in a fork.
         self._end = multiprocessing.util.Finalize(self, parts.close, exitpriority=10)
         try:
-            plan = HostPlan(
-                self._make_worker,
-                __version__,
-                parts.link_address,
-                parts.token,
-                self._n_workers,
-                self._start_timeout_s,
-                self._max_restarts,
-            )
-            parts.place(self._n_hosts, self._resources, plan)
-            parts.await_hosts(self._start_timeout_s)
+            parts.hosts.place(self._bounds[0])
+            parts.hosts.await_all(self._start_timeout_s)
+            if self._bounds[0] < self._bounds[1]:
+                parts.scale_by_load(self._bounds)
         except BaseException:
-            parts.is_ready = False
+            parts.hosts.is_ready = False
             self._end()
             raise
 
@@ -148,21 +145,7 @@ class RayFleet:
 
         A host that Ray starts again at the moment is left out.
         """
-        return self._started().states()
-
-    def stats(self) -> BrokerStats:
-        """What the broker of this process counts; see `Broker.stats`."""
-        return self._started().broker.stats()
-
-    def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
-        """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
-        return self._started().broker.loader(product_id, batch_config, **arguments)
-
-    def student(
-        self, slot_count: int, batch_config: BatchConfig, rank: int = 0, **arguments: Any
-    ) -> StudentClient:
-        """Return a `StudentClient`, which sets the model of workers; `arguments` are those of that class."""
-        return self._started().broker.student(slot_count, batch_config, rank, **arguments)
+        return self._started().hosts.states()
 
     def __enter__(self) -> RayFleet:
         self.start()
@@ -177,6 +160,12 @@ class RayFleet:
             if kind is None:
                 raise
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayFleetClient, (self._started().hosts.actors,)
+
+    def _broker(self) -> PrivateBroker:
+        return self._started().link.broker
+
     def _started(self) -> _Parts:
         check_process(self._pid, "the fleet")
         if self._parts is None or not self._end.still_active():
@@ -184,162 +173,43 @@ class RayFleet:
         return self._parts
 
 
+@dataclass
 class _Parts:
     """What runs while a fleet on Ray runs."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        self._hosts: list[Any] = []
-        self._group: Any = None
-        # Whether what the hosts are making is waited for at the end.
-        self.is_ready = False
-        self._stack = contextlib.ExitStack()
-        try:
-            self.broker = PrivateBroker()
-            self._stack.callback(self.broker.close)
-            path = self.broker.folder / "token"
-            self.token = write_token(path)
-            link = HostLink(
-                self.broker.endpoints.market,
-                control_endpoint=self.broker.endpoints.control,
-                listen=f"{bracketed(ray.util.get_node_ip_address())}:0",
-                credentials=TlsFiles(token_file=path),
-            )
-            self._stack.callback(link.close)
-            path.unlink()
-            assert link.address is not None
-            self.link_address = link.address
-        except BaseException:
-            self._stack.close()
-            raise
+    link: StudentLink
+    hosts: RayHosts
+    autoscaler: Autoscaler | None = None
 
-    def place(self, n_hosts: int, resources: dict[str, float], plan: HostPlan) -> None:
-        """Have Ray start an actor on each of so many nodes.
-
-        Raises:
-            ConfigError: Ray refuses the resources.
-        """
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        self._wanted = resources
-        own = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-        named = {option: resources.get(name, 0) for name, option in own.items()}
-        others = {name: number for name, number in resources.items() if name not in own}
-        try:
-            self._group = self._ray.util.placement_group([resources] * n_hosts, strategy="STRICT_SPREAD")
-            # A call that waits for its host is made again where Ray starts the host again.
-            actor = self._ray.remote(max_restarts=-1, max_task_retries=-1, resources=others, **named)(Host)
-        except ValueError as error:
-            raise ConfigError(
-                f"Ray refuses the resources of a host, {_as_text(resources)}: {error}"
-            ) from None
-        for index in range(n_hosts):
-            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-            self._hosts.append(actor.options(scheduling_strategy=bundle).remote(plan))
-
-    def await_hosts(self, timeout_s: float) -> None:
-        """Wait until all hosts serve, with a warning from time to time.
-
-        Raises:
-            ConfigError: a node cannot import the function, or has another version of this package.
-            FleetError: a host has failed, or they took too long.
-        """
-        begin_s = time.monotonic()
-        answers = [host.name.remote() for host in self._hosts]
-        wait_s = _FIRST_WARN_S
-        while True:
-            left_s = begin_s + timeout_s - time.monotonic()
-            ready, waiting = self._ray.wait(
-                answers, num_returns=len(answers), timeout=max(0.0, min(wait_s, left_s))
-            )
-            try:
-                self._ray.get(ready)
-            except self._ray.exceptions.RayError as error:
-                raise _cause(error, "has failed") from None
-            if not waiting:
-                self.is_ready = True
-                return
-            text = (
-                f"{len(ready)} of {len(answers)} hosts serve after {time.monotonic() - begin_s:.0f} s; each needs "
-                f"a node of its own with {_as_text(self._wanted)}, and Ray has {self._nodes()}"
-            )
-            if left_s <= wait_s:
-                raise FleetError(text)
-            logger.warning("%s", text)
-            wait_s = _WARN_S
-
-    def states(self) -> dict[str, str]:
-        """Return the state of each worker of the hosts that answer."""
-        once = {"max_task_retries": 0}
-        answers = [
-            (host.name.options(**once).remote(), host.states.options(**once).remote()) for host in self._hosts
-        ]
-        flat = [answer for pair in answers for answer in pair]
-        ready, _ = self._ray.wait(flat, num_returns=len(flat), timeout=1.0)
-        states: dict[str, str] = {}
-        for name, workers in answers:
-            if name in ready and workers in ready:
-                with contextlib.suppress(self._ray.exceptions.RayError):
-                    host = self._ray.get(name)
-                    states |= {f"{host}/{worker}": state for worker, state in self._ray.get(workers).items()}
-        return states
+    def scale_by_load(self, bounds: tuple[int, int]) -> None:
+        looks = _Looks(self.link.broker.endpoints.frontend, self.hosts)
+        self.autoscaler = Autoscaler(looks, self.hosts, bounds, "host")
 
     def close(self) -> None:
-        """End everything; see `RayFleet.close`."""
-        with self._stack:
-            # Without Ray, which the program has left, its actors have ended.
-            if not self._ray.is_initialized():
-                return
-            try:
-                if self.is_ready:
-                    self._end_hosts()
-            finally:
-                for host in self._hosts:
-                    self._ray.kill(host)
-                if self._group is not None:
-                    self._ray.util.remove_placement_group(self._group)
-
-    def _end_hosts(self) -> None:
-        ends = [host.close.options(max_task_retries=0).remote(_DRAIN_S) for host in self._hosts]
-        ready, late = self._ray.wait(ends, num_returns=len(ends), timeout=_DRAIN_S + _END_S)
-        try:
-            self._ray.get(ready)
-        except self._ray.exceptions.RayError as error:
-            raise _cause(error, "did not end well") from None
-        if late:
-            raise FleetError(f"{len(late)} of {len(ends)} hosts did not end within {_DRAIN_S + _END_S:.0f} s")
-
-    def _nodes(self) -> str:
-        nodes = [
-            f"{node['NodeManagerAddress']} with {_as_text({name: node['Resources'].get(name, 0) for name in self._wanted})}"
-            for node in self._ray.nodes()
-            if node["Alive"]
-        ]
-        return ", ".join(nodes) or "no node"
+        with contextlib.closing(self.link):
+            if self.autoscaler is not None:
+                self.autoscaler.end()
+                self.autoscaler.join()
+            self.hosts.close()
 
 
-def _cause(error: Exception, what: str) -> SoftsError:
-    """Return the error of a host, with its own type where that is one of this package."""
-    cause = getattr(error, "cause", None) or error
-    if isinstance(cause, ConfigError):
-        return ConfigError(str(cause))
-    return FleetError(f"a host of the fleet {what}: {cause}")
+class _Looks:
+    """The load of all hosts: of workers as each host measures it, of students by this process and those of clients."""
 
+    def __init__(self, frontend: str, hosts: RayHosts) -> None:
+        self._own = Loads(frontend, set)
+        self._hosts = hosts
+        self._n_before = 0
 
-def _as_text(resources: Mapping[str, float]) -> str:
-    return " and ".join(f"{number:g} {name}" for name, number in resources.items())
+    def look(self) -> Load | None:
+        own, loads = self._own.look(), self._hosts.loads()
+        n_before, self._n_before = self._n_before, len(loads)
+        if own is None or not loads:
+            return None
+        n_busy = sum(load.busy for load in loads)
+        # Clients tell all hosts the same.
+        students = [*own.students, *loads[0].students]
+        return Load(len(loads) if len(loads) == n_before else 0, n_busy, students)
 
-
-def _ray() -> Any:
-    """Return the module of Ray, connected to a cluster.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"a fleet on Ray needs it: {error}; pip install 'softs-fast[ray]'") from error
-    if not ray.is_initialized():
-        ray.init()
-    return ray
+    def close(self) -> None:
+        self._own.close()

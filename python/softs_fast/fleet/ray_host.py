@@ -8,18 +8,23 @@ import os
 import pickle
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigError
 from ..link import HostLink
 from ..trust import TlsFiles
+from .autoscaler import Loads
 from .fleet import Fleet
 
-__all__ = ["Host", "HostPlan"]
+__all__ = ["Host", "HostLoad", "HostPlan"]
 
 logger = logging.getLogger(__name__)
 
+#: A process that has not asked for so long, seconds, has ended.
+_LEAVE_S = 60.0
 #: Before Ray starts a host again that did not get so far as to serve, seconds.
 _PAUSE_S = 5.0
 
@@ -47,15 +52,41 @@ class HostPlan:
     max_restarts: int
 
 
+@dataclass(frozen=True)
+class HostLoad:
+    """What a host has measured since it was asked before.
+
+    Attributes:
+        busy: Share of its workers that were in calls, 0 to 1; 0 if it is not known.
+        students: Of each student of other processes than that of the fleet, as in `Load`.
+    """
+
+    busy: float
+    students: Sequence[tuple[float, float]]
+
+
+@dataclass
+class _Guest:
+    """A process with students beside that of the fleet."""
+
+    link: HostLink
+    asked_s: float = 0.0
+    students: Sequence[tuple[float, float]] = ()
+
+
 class Host:
     """The workers of one node, in an actor of Ray. Calls are made one after the other."""
 
     def __init__(self, plan: HostPlan) -> None:
         import ray
 
+        self._loads: Loads | None = None
         self._node = ray.util.get_node_ip_address()
         self._parts = contextlib.ExitStack()
         self._error: Exception | None = None
+        #: By the addresses of their links.
+        self._guests: dict[str, _Guest] = {}
+        self._hosts: list[Any] = []
         try:
             self._start(plan)
         except Exception as error:
@@ -78,6 +109,41 @@ class Host:
             raise self._error
         return f"{self._node}:{os.getpid()}"
 
+    def join(self, address: str, token: str, students: Sequence[tuple[float, float]]) -> list[Any]:
+        """Join the broker of another process than that of the fleet, which asks again as long as it lives.
+
+        Args:
+            address: Address of its link.
+            token: Token of its link.
+            students: What its students have got and how long they have waited since it asked before, as in `Load`.
+
+        Returns:
+            All hosts of the fleet; none if they are those that the fleet began with.
+        """
+        self._forget_guests()
+        if address not in self._guests:
+            self._guests[address] = _Guest(self._joined(address, token))
+        guest = self._guests[address]
+        guest.asked_s, guest.students = time.monotonic(), students
+        return self._hosts
+
+    def load(self, hosts: list[Any]) -> HostLoad:
+        """Return what was measured since the call before.
+
+        Args:
+            hosts: All hosts of the fleet, which guests are told.
+
+        Raises:
+            SoftsError: the broker does not answer.
+        """
+        self._hosts = hosts
+        self._forget_guests()
+        if self._loads is None:
+            self._loads = self._fleet._loads()
+        load = self._loads.look()
+        busy = load.n_busy / load.n_serving if load is not None and load.n_serving else 0.0
+        return HostLoad(busy, [one for guest in self._guests.values() for one in guest.students])
+
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name, as `Fleet.states`."""
         return self._fleet.states()
@@ -91,8 +157,17 @@ class Host:
         Raises:
             FleetError: A worker was given up.
         """
-        self._link.drain(timeout_s)
+        end_s = time.monotonic() + timeout_s
+        for link in (self._link, *(guest.link for guest in self._guests.values())):
+            link.drain(max(0.0, end_s - time.monotonic()))
+            link.close()
         self._parts.close()
+
+    def _forget_guests(self) -> None:
+        for address, guest in list(self._guests.items()):
+            if time.monotonic() - guest.asked_s > _LEAVE_S:
+                del self._guests[address]
+                guest.link.close()
 
     def _start(self, plan: HostPlan) -> None:
         import ray
@@ -119,17 +194,17 @@ class Host:
             max_restarts=plan.max_restarts,
         )
         self._fleet = self._parts.enter_context(fleet)
-        self._link = self._parts.enter_context(self._joined(plan))
+        self._link = self._parts.enter_context(self._joined(plan.link, plan.token))
 
-    def _joined(self, plan: HostPlan) -> HostLink:
+    def _joined(self, address: str, token: str) -> HostLink:
         # Others cannot read it, and the link does so once.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "token")
             path.touch(0o600)
-            path.write_text(plan.token)
+            path.write_text(token)
             return HostLink(
                 self._fleet.endpoints.market,
-                connect=[plan.link],
+                connect=[address],
                 control_endpoint=self._fleet.endpoints.control,
                 credentials=TlsFiles(token_file=path),
             )

@@ -1,4 +1,4 @@
-"""Endless datasets of the samples of a product, and their DataLoader; the DataLoader of a recording. Needs torch.
+"""Endless datasets of the samples of a product, and their DataLoader; the DataLoader of a recording; a mix of both. Needs torch.
 
 `StreamCallback` is in the module `trainer`, because it needs transformers.
 """
@@ -6,6 +6,7 @@
 from .arguments import check_at_least, whole_number
 from .endless import EndlessDataset, checked_positions
 from .endless_loader import EndlessDataLoader
+from .mixed_loader import MixedLoader
 from .numbered import NumberedBatches
 from .ranks import Ranks, set_ranks_of_worker
 from .readers.copying import SampleReader
@@ -21,6 +22,7 @@ __all__ = [
     "EndlessDataLoader",
     "EndlessDataset",
     "LoaderStats",
+    "MixedLoader",
     "NumberedBatches",
     "Ranks",
     "ReplayLoader",

@@ -368,6 +368,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             block=block,
             share=self._share(),
             scribble=self.debug,
+            ragged=self.batch_config.ragged,
         )
         if multiprocessing.parent_process() is not None:
             # A forked worker ends without running finalizers of what its parent's frames still hold.

@@ -38,7 +38,7 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         live.load_state_dict(loader.state_dict())
 
     Args:
-        folder: Folder of the recording.
+        folder: Folder of the recording, or its URL in a store of fsspec, as for `Recording`.
         batch_size: Samples of a batch.
         batch_config: Config that the recorded samples must have; None: any.
         last: Number of samples at the end of the recording, those of all ranks, to replay; None: all of it.
@@ -46,7 +46,7 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         rank, world_size: Rank and number of processes that share the samples, as for `SoftIterableDataset`: sample number s
             goes to rank s % world_size. All ranks get the same number of samples: of the last ones, fewer than world_size are
             left out.
-        verify: Whether to compare all samples with their checksums first.
+        verify, cache_bytes: The same as for `Recording`.
         **dataloader_kwargs: Arguments of DataLoader, such as `num_workers` and `pin_memory`; the batches and their order are not
             among them.
 
@@ -70,6 +70,7 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         rank: int | None = None,
         world_size: int | None = None,
         verify: bool = False,
+        cache_bytes: int = 4 << 30,
         **dataloader_kwargs: Any,
     ) -> None:
         whole_number("batch_size", batch_size, 1)
@@ -83,7 +84,9 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
                 "DataLoader of a RecordedDataset"
             )
         ranks = checked_ranks(rank, world_size) or ranks_of_process()
-        self.recording = recording = Recording(folder, batch_config=batch_config, verify=verify)
+        self.recording = recording = Recording(
+            folder, batch_config=batch_config, verify=verify, cache_bytes=cache_bytes
+        )
         self._rank, self._world_size = ranks
         self._seed, self._epoch = shuffle_seed, 0
         span, n = recording.span, ranks.world_size

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from .. import _core
+from ..configs import RaggedLayout
 from ..errors import (
     BrokerTimeout,
     ConfigError,
@@ -22,7 +23,7 @@ from ..errors import (
 )
 from ..repeated_log import RepeatedLog
 from .fleet_report import FleetReport, read_report
-from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium, create_medium
 from .mediums.segment import SegmentMedium
 
 #: `Client.leave_after`.
@@ -30,7 +31,6 @@ LeaveAfter = Callable[[str, Any, int], bool]
 
 logger = logging.getLogger(__name__)
 
-_PAGE, _LINE = 4096, 64
 #: A diagnosis waits for the broker for at most this long.
 _DIAGNOSE_MS = 1000
 
@@ -54,9 +54,11 @@ class Client:
         share: (i, n): the samples have the sequence numbers i, i + n, i + 2n, ..., so that n clients with i from 0 to
             n - 1 have different samples of one stream; default: all numbers.
         scribble: Overwrite slots with 0xFF when they are released, so that a later read of one is noticed.
+        ragged: Layout of ragged tensors, `BatchConfig.ragged`, where samples have some and slot_size is that of the
+            longest: a link to another host then carries only the bytes of each sample. Only `ShmMedium` records it.
 
     Raises:
-        ConfigError: a number is out of range, or the endpoint is malformed.
+        ConfigError: a number is out of range, `ragged` does not fit slot_size, or the endpoint is malformed.
         SegmentError: the medium cannot be created.
     """
 
@@ -75,6 +77,7 @@ class Client:
         block: int = 1,
         share: tuple[int, int] = (0, 1),
         scribble: bool = False,
+        ragged: RaggedLayout | None = None,
     ) -> None:
         if slot_size < 1 or num_slots < 1:
             raise ConfigError(f"slot_size and num_slots must be at least 1, have {slot_size} and {num_slots}")
@@ -94,12 +97,7 @@ class Client:
         self.send_timeout_ms = send_timeout_ms
         # Segments of dead clients are removed before our own slots need the memory.
         _core.sweep()
-        apart: dict[str, int] = {}
-        if (stride := slot_stride(medium_cls, slot_size)) != slot_size:
-            apart["slot_stride"] = stride
-        self.medium = medium_cls(
-            address=address, slot_size=slot_size, num_slots=num_slots, create=True, **apart
-        )
+        self.medium = create_medium(medium_cls, address, slot_size, num_slots, ragged)
         #: Whether slots are overwritten when they are released.
         self.scribbles = scribble
         #: Whether samples are delivered strictly by sequence.
@@ -445,17 +443,6 @@ class Client:
 
     def __exit__(self, *args: object) -> None:
         self.close()
-
-
-def slot_stride(medium_cls: Callable[..., Medium], slot_size: int) -> int:
-    """Return the bytes from one slot of a client's medium to the next.
-
-    Slots of a page or more begin on cache lines: copies of them are faster, and tensors on them are aligned. A medium
-    that a user has written gets the stride of softs, slot_size.
-    """
-    if medium_cls in (ShmMedium, FilesystemMedium) and slot_size >= _PAGE:
-        return -(-slot_size // _LINE) * _LINE
-    return slot_size
 
 
 def own_segment(medium: Medium) -> _core.Segment | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Self
+from socketserver import ThreadingMixIn
+from typing import Any, Self
 
 from ..errors import EndpointInUse, PeerLost
 from ..trust import Address, bracketed, check_reachable, is_loopback
@@ -21,6 +22,8 @@ __all__ = ["Page", "PageServer", "TextServer", "page_address"]
 _TIMEOUT_S = 2.0
 #: Of the head of a request.
 _MAX_HEAD_BYTES = 16 << 10
+#: Connections that have a thread; a further one waits until one of them ends.
+_MAX_CONNECTIONS = 16
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,10 @@ class Page:
 
 
 class PageServer:
-    """Serves pages, in a thread, from `start` to `close`.
+    """Serves pages, in threads, from `start` to `close`.
 
     Args:
-        pages: Functions that return a page as it is now, by path; called in the thread, for one request at a time.
+        pages: Functions that return a page as it is now, by path; called in any thread, for one request at a time.
         address: Address to listen at, ``host:port``; port 0 takes a free one.
         what: Word for what the server serves, for the texts of errors and the name of the thread.
         allow_remote: Whether the address may be reachable from other machines. There is no authentication.
@@ -85,7 +88,7 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening after the current request. Idempotent."""
+        """Stop listening, and wait for the requests that have begun. Idempotent."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -110,7 +113,7 @@ class TextServer(PageServer):
     """Serves a text at ``/metrics``.
 
     Args:
-        read: returns the text, as it is now; called in the thread, for one request at a time.
+        read: returns the text, as it is now; called in any thread, for one request at a time.
         address: where to listen, ``host:port``; port 0 takes a free one.
         allow_remote: lets the address be reachable from other machines. There is no authentication.
 
@@ -125,12 +128,14 @@ class TextServer(PageServer):
         super().__init__({"/metrics": page, "/": page}, address, allow_remote=allow_remote)
 
 
-class _Server(HTTPServer):
-    """An HTTP server for one request at a time: Prometheus asks every few seconds."""
+class _Server(ThreadingMixIn, HTTPServer):
+    """An HTTP server with a thread for each connection, as browsers open some on which they ask nothing."""
 
     def __init__(self, address: Address, pages: Mapping[str, Callable[[], Page]]) -> None:
         self.address_family = address.family
         self.pages = pages
+        self.making = threading.Lock()
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__((address.numeric[0], address.port), _Handler)
 
     def server_bind(self) -> None:
@@ -139,6 +144,15 @@ class _Server(HTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection that `process_request` has taken; called once for each."""
+        super().shutdown_request(request)
+        self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore a client that closed its connection."""
@@ -150,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # A client that sends a byte now and then would keep others waiting.
+        # A client that sends a byte now and then would keep its thread for ever.
         head = _head(self.connection, time.monotonic() + _TIMEOUT_S)
         self.rfile.close()
         self.rfile = io.BufferedReader(io.BytesIO(head))
@@ -163,7 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_asked_by_its_name():
             self.send_error(403, "this page is for this machine: ask for it by its address, or as localhost")
             return
-        page = read()
+        with self.server.making:
+            page = read()
         body = page.text.encode()
         self.send_response(page.status)
         self.send_header("Content-Type", page.kind)

@@ -7,21 +7,31 @@
 | a dataset of torch | `RecordedDataset` |
 | a supplier of what was recorded | `replay_supplier`, or ``softs-fast replay`` |
 | samples by number | `Recording` |
+| other formats | `to_webdataset`, `to_parquet` |
 
-`dataset` needs torch; it is loaded on first access.
+`replay` needs torch; it is loaded on first access.
 """
 
 from typing import TYPE_CHECKING
 
 from ..process import lazy
+from .exports import to_parquet, to_webdataset
 from .options import RecordOptions, record_options
 from .recorder import Recorder
 from .recording import Recording
-from .replay import replay_supplier
 
 if TYPE_CHECKING:
-    from .dataset import RecordedDataset
+    from .replay import RecordedDataset, replay_supplier
 
-__all__ = ["RecordOptions", "RecordedDataset", "Recorder", "Recording", "record_options", "replay_supplier"]
+__all__ = [
+    "RecordOptions",
+    "RecordedDataset",
+    "Recorder",
+    "Recording",
+    "record_options",
+    "replay_supplier",
+    "to_parquet",
+    "to_webdataset",
+]
 
-__getattr__, __dir__ = lazy(__name__, {"dataset": "RecordedDataset"})
+__getattr__, __dir__ = lazy(__name__, {"replay": "RecordedDataset replay_supplier"})

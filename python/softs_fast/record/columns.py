@@ -6,8 +6,10 @@ samples end to end, and the offset at which each sample begins.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -105,35 +107,19 @@ def row_bytes(columns: Sequence[Column]) -> int:
 
 def served_config(config: BatchConfig) -> BatchConfig:
     """Return the config with which a recording is served again: without codecs that may round decoded tensors anew."""
-    return BatchConfig(
-        [
-            TensorSpec(
-                spec.name,
-                spec.shape,
-                spec.dtype,
-                codec=spec.codec if _parts(spec) else None,
-                ragged=spec.ragged,
-            )
-            for spec in config.specs
-        ]
-    )
+    return BatchConfig([spec if _parts(spec) else replace(spec, codec=None) for spec in config.specs])
 
 
 def first_difference(recorded: BatchConfig, given: BatchConfig) -> str | None:
     """Describe the first difference of a config from the recorded one; return None if there is no difference."""
-    for i, (old, new) in enumerate(zip(recorded.specs, given.specs, strict=False)):
-        if old.name != new.name:
-            return f'tensor {i} is "{old.name}" in the recording, and "{new.name}" here'
-        for field in ("shape", "dtype", "codec", "ragged"):
+    for old, new in itertools.zip_longest(recorded.specs, given.specs):
+        if old is None or new is None:
+            where = "only in the recording" if new is None else "not in the recording"
+            return f'tensor "{(old or new).name}" is {where}'
+        for field in ("name", "shape", "dtype", "codec", "ragged"):
             before, now = getattr(old, field), getattr(new, field)
             if before != now:
                 return f'tensor "{old.name}" has {field} {before!r} in the recording, and {now!r} here'
-    n_old, n_new = len(recorded.specs), len(given.specs)
-    if n_old != n_new:
-        longer, where = (
-            (recorded, "only in the recording") if n_old > n_new else (given, "not in the recording")
-        )
-        return f'tensor "{longer.specs[min(n_old, n_new)].name}" is {where}'
     return None
 
 
@@ -153,18 +139,6 @@ class Rows:
     def n(self) -> int:
         """Number of samples."""
         return len(self.arrays[SEQUENCE])
-
-    def check(self) -> None:
-        """Check that all columns are of the same samples.
-
-        Raises:
-            ValueError: One is longer or shorter.
-        """
-        for column in self.columns:
-            have = len(self.arrays[column.name])
-            need = int(self.lengths(column).sum()) if column.kind == "values" else self.n
-            if have != need:
-                raise ValueError(f'column "{column.name}" has {have} items, expected {need}')
 
     def cut(self, start: int, stop: int) -> Rows:
         """Return some of the samples, on the same memory."""

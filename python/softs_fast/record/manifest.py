@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from ..configs import BatchConfig, TensorSpec
+from ..configs import BatchConfig
 from ..durable import write_file
 from ..errors import ConfigError, DamagedError, WireError
-from ..records import U32, Count, Json, Record, field, most, span
+from ..records import U32, Count, Json, Record, field, most, plain, span
+from .folder import Folder
 
-__all__ = ["MANIFEST", "ShardFacts", "StreamFacts", "read_manifest", "shard_name", "write_manifest"]
+__all__ = [
+    "MANIFEST",
+    "ShardFacts",
+    "StreamFacts",
+    "rank_folder",
+    "rank_folders",
+    "read_manifest",
+    "shard_name",
+    "write_manifest",
+]
 
 #: Name of the file in its folder.
 MANIFEST = "stream.json"
@@ -105,12 +115,14 @@ class StreamFacts(Record):
         Raises:
             ConfigError: A codec of a tensor is not registered.
         """
-        return BatchConfig(
-            [
-                TensorSpec(one.name, one.shape, one.dtype, codec=one.codec, ragged=one.ragged)
-                for one in self.tensors
-            ]
-        )
+        return BatchConfig([plain(one) for one in self.tensors])
+
+    def difference(self, **expected: object) -> str | None:
+        """Describe the first of some facts that is another one; return None if all are as expected."""
+        for name, value in expected.items():
+            if (found := getattr(self, name)) != value:
+                return f"{name}={found!r}, expected {value!r}"
+        return None
 
     @property
     def end(self) -> int:
@@ -137,7 +149,7 @@ def write_manifest(folder: Path, facts: StreamFacts) -> None:
     write_file(folder / MANIFEST, _FILE.encode(facts))
 
 
-def read_manifest(folder: Path) -> StreamFacts:
+def read_manifest(folder: Folder) -> StreamFacts:
     """Read the manifest of a folder.
 
     Raises:
@@ -145,17 +157,11 @@ def read_manifest(folder: Path) -> StreamFacts:
         DamagedError: It is damaged, or there are shards and no manifest.
         OSError: It cannot be read.
     """
-    path = folder / MANIFEST
+    path = folder.path(MANIFEST)
     try:
-        found = path.stat()
-        # A pipe would wait for its other end.
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedError(f"{path} is no plain file: {stat.filemode(found.st_mode)}; restore a copy")
-        if found.st_size > _MOST_BYTES:
-            raise DamagedError(f"{path} is too long: expected at most {_MOST_BYTES:,} bytes; restore a copy")
-        data = path.read_bytes()
+        data = folder.read(MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir() and any(name.startswith("shard-") for name in os.listdir(folder)):
+        if any(name.startswith("shard-") for name in folder.sizes()):
             raise DamagedError(
                 f"{folder} has shards of a recording, but its {MANIFEST} is missing; restore that file"
             ) from None
@@ -174,7 +180,7 @@ def read_manifest(folder: Path) -> StreamFacts:
     return facts
 
 
-def _check_shards(path: Path, facts: StreamFacts) -> None:
+def _check_shards(path: str, facts: StreamFacts) -> None:
     """Check that the shards are in their order, and that their numbers rise, within and between them."""
     step, before = facts.world_size, -1
     for i, shard in enumerate(facts.shards):
@@ -197,3 +203,22 @@ def _check_shards(path: Path, facts: StreamFacts) -> None:
 def shard_name(index: int) -> str:
     """Return the file name of a closed shard."""
     return f"shard-{index:06}.safetensors"
+
+
+def rank_folder(rank: int, world_size: int) -> str:
+    """Return the name of the folder of one of several ranks."""
+    return f"rank-{rank:05}-of-{world_size:05}"
+
+
+def rank_folders(names: Iterable[str]) -> dict[int, dict[int, str]]:
+    """Return the recordings that a folder with such names has: for each number of ranks the folder of each rank.
+
+    That of one rank is the folder itself, ``""``.
+    """
+    found: dict[int, dict[int, str]] = {}
+    for name in names:
+        if name == MANIFEST:
+            found[1] = {0: ""}
+        elif match := re.fullmatch(r"rank-(\d+)-of-(\d+)", name):
+            found.setdefault(int(match[2]), {})[int(match[1])] = name
+    return found

@@ -42,6 +42,10 @@ class RecordOptions:
         """Check the values."""
         if not isinstance(self.folder, str | os.PathLike) or not os.fspath(self.folder):
             raise ConfigError(f"record must be the path of a folder or RecordOptions, got {self.folder!r}")
+        if "://" in os.fspath(self.folder):
+            raise ConfigError(
+                f"record needs a folder of this host, got {self.folder!r}; copy the recording to the store once it is closed"
+            )
         if self.policy not in ("wait", "drop"):
             raise ConfigError(f'policy must be "wait" or "drop", got {self.policy!r}')
         for name in ("shard_bytes", "buffer_bytes"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
 import threading
 import time
@@ -24,7 +23,8 @@ from ..durable import Lock
 from ..errors import ConfigError, SoftsError
 from ..process import check_process, join
 from .columns import SEQUENCE, Array, Column, Rows, columns_of, first_difference, row_bytes, rows_of
-from .manifest import MANIFEST, StreamFacts, read_manifest
+from .folder import Folder
+from .manifest import MANIFEST, StreamFacts, rank_folder, rank_folders, read_manifest
 from .options import RecordOptions
 from .shard_writer import ShardWriter
 
@@ -69,7 +69,7 @@ class Recorder:
         self._product, self._ordered = product, ordered
         self._rank, self._world_size = rank, world_size
         self._pid, self._lock = os.getpid(), threading.Lock()
-        folder = options.path if world_size == 1 else options.path / f"rank-{rank:05}-of-{world_size:05}"
+        folder = options.path if world_size == 1 else options.path / rank_folder(rank, world_size)
         self._what = f"recording {folder}"
         with ExitStack() as opened:
             try:
@@ -138,11 +138,7 @@ class Recorder:
 
     def _check_ranks(self, folder: Path) -> None:
         """Check that a folder has no recording of another number of ranks: readers would see one of the two."""
-        names = os.listdir(folder) if folder.exists() else []
-        sizes = {int(found[1]) for name in names if (found := re.fullmatch(r"rank-\d+-of-(\d+)", name))}
-        if MANIFEST in names:
-            sizes.add(1)
-        if others := sizes - {self._world_size}:
+        if others := rank_folders(Folder(folder).sizes()).keys() - {self._world_size}:
             raise ConfigError(
                 f"{folder} has a recording of world_size={min(others)}, and this loader has world_size={self._world_size}; use "
                 "another folder"
@@ -150,32 +146,25 @@ class Recorder:
 
     def _stream(self, folder: Path) -> StreamFacts:
         """Return the facts of the recording that a folder has, or those of a new one."""
-        if not (folder / MANIFEST).exists() and not any(
-            name.startswith("shard-") for name in os.listdir(folder)
-        ):
+        facts = {
+            "product": self._product,
+            "ordered": self._ordered,
+            "rank": self._rank,
+            "world_size": self._world_size,
+        }
+        if not any(name == MANIFEST or name.startswith("shard-") for name in os.listdir(folder)):
             return StreamFacts.of(
                 self._config,
+                **facts,
                 recording=secrets.token_hex(8),
-                product=self._product,
-                ordered=self._ordered,
-                rank=self._rank,
-                world_size=self._world_size,
                 shard_bytes=1,
                 host=os.uname().nodename,
                 version=_core.__version__,
                 began_s=time.time(),
             )
-        stream = read_manifest(folder)
-        for name, here in (
-            ("product", self._product),
-            ("ordered", self._ordered),
-            ("rank", self._rank),
-            ("world_size", self._world_size),
-        ):
-            if (there := getattr(stream, name)) != here:
-                raise ConfigError(
-                    f"{self._what} has {name}={there!r}, and this loader {name}={here!r}; use another folder"
-                )
+        stream = read_manifest(Folder(folder))
+        if difference := stream.difference(**facts):
+            raise ConfigError(f"{self._what} has {difference}, as this loader has; use another folder")
         if difference := first_difference(stream.config, self._config):
             raise ConfigError(f"{self._what} has other samples: {difference}; use another folder")
         return stream

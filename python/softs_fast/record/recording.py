@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 import os
-import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from ..configs import BatchConfig
 from ..errors import ConfigError, DamagedError
-from ..process import renewed_in_forks
+from ..process import raise_descriptor_limit, renewed_in_forks
 from .columns import SEQUENCE, Array, batch_of, columns_of, first_difference, samples_of, served_config
-from .manifest import MANIFEST, StreamFacts, read_manifest
-from .shard_file import ShardFile
-from .shard_format import Filled, Layout
-from .tail import read_tail
+from .folder import Folder
+from .manifest import MANIFEST, StreamFacts, rank_folders, read_manifest
+from .shards import Filled, Shard, ShardFile, read_tail
 
 __all__ = ["Recording"]
 
@@ -33,33 +28,21 @@ _MOST_OPEN = 64
 _VERIFIED_AT_A_TIME = 4
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """A shard: its numbers are first, first + world_size, ..., last, unless samples are missing between them."""
-
-    path: Path
-    stream: StreamFacts
-    index: int
-    filled: Filled
-    first: int
-    last: int
-    #: That of an open shard; a closed one has exactly its samples.
-    layout: Layout | None = None
-
-    @property
-    def is_dense(self) -> bool:
-        return self.last == self.first + (self.filled.n - 1) * self.stream.world_size
-
-
 class Recording:
     """A folder that a loader or ``softs-fast record`` has written, of one rank or of all; it may still be written to.
 
     Files are opened when they are needed. What was recorded after this was made is not seen.
 
+    The folder may be a URL of fsspec: a shard is copied to this host when one of its samples is needed, and compared with its
+    checksums. The copies have no names, so nothing remains of them when the process ends; they lie where `tempfile` puts files.
+    Each process has its own.
+
     Args:
-        folder: Folder of the recording.
+        folder: Folder of the recording, or a URL such as ``s3://bucket/epoch``, which needs ``softs-fast[record]`` and the package of
+            fsspec for the store.
         batch_config: Config that the samples must have; None: any.
         verify: Whether to compare all samples with their checksums now, which reads all files.
+        cache_bytes: Most bytes of copied shards, of which the ones used last are kept; one shard is kept at least.
 
     Attributes:
         folder: The folder.
@@ -72,10 +55,10 @@ class Recording:
         numbers: Numbers of all samples, in order; a range if none is missing between them.
 
     Raises:
-        ConfigError: The folder is not a recording, it is of another version, or `batch_config` differs from its config: the text
-            names the first difference.
+        ConfigError: The folder is not a recording, it is of another version, `cache_bytes` is below 1, fsspec does not know the URL or
+            lacks a package, or `batch_config` differs from the recorded config: the text names the first difference.
         DamagedError: A file is missing, cut short, altered or of another recording; the text names it.
-        OSError: A file cannot be read.
+        OSError: A file cannot be read; in a store, after some attempts.
 
     Example:
         >>> from softs_fast.record import Recording
@@ -84,35 +67,50 @@ class Recording:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, batch_config: BatchConfig | None = None, verify: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        batch_config: BatchConfig | None = None,
+        verify: bool = False,
+        cache_bytes: int = 4 << 30,
     ) -> None:
-        self.folder = Path(folder)
-        self._given_config = batch_config
+        if not isinstance(cache_bytes, int) or cache_bytes < 1:
+            raise ConfigError(f"cache_bytes must be a whole number and at least 1, got {cache_bytes!r}")
+        self.folder = os.fspath(folder)
+        self._given = {"batch_config": batch_config, "cache_bytes": cache_bytes}
+        self._cache_bytes = cache_bytes
         self._lock: threading.Lock
         renewed_in_forks(self, "_lock")
-        self._files: OrderedDict[Path, ShardFile] = OrderedDict()
-        self._numbers_of: dict[Path, Array] = {}
-        parts = [(one, read_manifest(one)) for one in _folders(self.folder)]
-        stream = parts[0][1]
+        self._files: OrderedDict[str, ShardFile] = OrderedDict()
+        self._numbers_of: dict[str, Array] = {}
+        here = Folder(folder)
+        if here.is_remote:
+            # Each copy has one.
+            raise_descriptor_limit()
+        folders = _folders(here)
+        parts = [_current(one) for one in folders]
+        self._stream = stream = parts[0][0]
         sent = stream.config
         if batch_config is not None and (difference := first_difference(sent, batch_config)):
             raise ConfigError(f"recording {self.folder} has other samples: {difference}")
-        self.product, self.ordered, self.world_size = stream.product, stream.ordered, stream.world_size
-        self.config = served_config(sent)
-        self.n_dropped = sum(one.dropped for _, one in parts)
-        self._columns = columns_of(sent)
-        # All but the numbers.
-        self._read = [column for column in self._columns if column.name != SEQUENCE]
-        self._stream = stream
         if len(parts) != stream.world_size:
             raise ConfigError(
                 f"{self.folder} has the samples of rank {stream.rank} of {stream.world_size}; give the folder that it is in"
             )
+        facts = {name: getattr(stream, name) for name in ("product", "digest", "ordered", "world_size")}
+        for rank, (other, _) in enumerate(parts):
+            if difference := other.difference(**facts, rank=rank):
+                raise DamagedError(
+                    f"{folders[rank].path(MANIFEST)} has {difference}: it is of another recording"
+                )
+        self.product, self.ordered, self.world_size = stream.product, stream.ordered, stream.world_size
+        self.config = served_config(sent)
+        self.n_dropped = sum(one.dropped for one, _ in parts)
+        self._columns = columns_of(sent)
+        # All but the numbers.
+        self._read = [column for column in self._columns if column.name != SEQUENCE]
         # By rank.
-        self._shards: list[list[_Shard]] = []
-        for rank, (one, facts) in enumerate(parts):
-            _check_part(one, facts, rank, stream)
-            self._shards.append(self._current_shards(one))
+        self._shards = [shards for _, shards in parts]
         self._firsts = [[shard.first for shard in shards] for shards in self._shards]
         self.numbers: range | Array = self._all_numbers()
         if verify:
@@ -135,13 +133,10 @@ class Recording:
             return range(0)
         span = range(self.world_size * max(firsts), self.world_size * (min(lasts) + 1))
         if not isinstance(self.numbers, range):
-            found = np.searchsorted(self.numbers, span.start)
-            there = self.numbers[found : found + len(span)]
-            missing = np.flatnonzero(there != np.arange(span.start, span.start + len(there)))
-            if len(missing) or len(there) < len(span):
-                number = span.start + (int(missing[0]) if len(missing) else len(there))
+            missing = np.setdiff1d(np.arange(span.start, span.stop), self.numbers, assume_unique=True)
+            if len(missing):
                 raise DamagedError(
-                    f"recording {self.folder} lacks samples between its first and its last one: number {number} is the first; "
+                    f"recording {self.folder} lacks samples between its first and its last one: number {missing[0]} is the first; "
                     "they were not recorded, because of the policy or of a crash: RecordedDataset has those that are there"
                 )
         return span
@@ -214,7 +209,7 @@ class Recording:
         facts = {name: getattr(self._stream, name) for name in ("host", "version", "began_s")}
         return {
             "product": self.product,
-            "file": str(shard.path),
+            "file": shard.path,
             "row": row,
             "rank": number % self.world_size,
             **facts,
@@ -227,9 +222,8 @@ class Recording:
             DamagedError, OSError: as for the class.
         """
 
-        def check(shard: _Shard) -> None:
-            with contextlib.closing(self._opened(shard)) as file:
-                file.verify()
+        def check(shard: Shard) -> None:
+            with contextlib.closing(self._opened(shard, verify=True)) as file:
                 self._checked_numbers(shard, file)
 
         with ThreadPoolExecutor(_VERIFIED_AT_A_TIME, "softs-verify") as threads:
@@ -255,76 +249,20 @@ class Recording:
 
     def __reduce__(self) -> Any:
         """Open it anew in another process."""
-        return _reopened, (self.folder, self._given_config)
-
-    def _current_shards(self, folder: Path) -> list[_Shard]:
-        """Return the shards of a folder; look again if its writer has closed one meanwhile."""
-        while True:
-            names = set(os.listdir(folder))
-            try:
-                return self._shards_of(folder, read_manifest(folder))
-            except DamagedError:
-                if names == set(os.listdir(folder)):
-                    raise
-
-    def _shards_of(self, folder: Path, stream: StreamFacts) -> list[_Shard]:
-        shards, missing = [], []
-        for i, facts in enumerate(stream.shards):
-            try:
-                pairs = [facts.tensors[column.name] for column in self._columns]
-            except KeyError as error:
-                raise DamagedError(
-                    f"{folder / MANIFEST} is damaged: shard {i} lacks tensor {error}"
-                ) from None
-            filled = Filled(facts.n_samples, *zip(*pairs, strict=True))
-            shard = _Shard(folder / facts.file, stream, i, filled, facts.first, facts.last)
-            shards.append(shard)
-            try:
-                size = os.stat(shard.path).st_size
-            except FileNotFoundError:
-                missing.append(facts.file)
-            else:
-                if size != facts.n_bytes:
-                    raise DamagedError(
-                        f"{shard.path} has {size:,} of {facts.n_bytes:,} bytes; restore a copy"
-                    )
-        if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise DamagedError(
-                f"{folder} lacks shards of its {MANIFEST}: {', '.join(missing[:3])}{more}; restore them"
-            )
-        if (tail := read_tail(folder, stream, self._columns)) is not None:
-            if shards and tail.first <= shards[-1].last:
-                raise DamagedError(
-                    f"{tail.path} begins with number {tail.first}, expected one after {shards[-1].last}, the last before it; "
-                    "restore a copy"
-                )
-            shards.append(
-                _Shard(tail.path, stream, len(shards), tail.filled, tail.first, tail.last, tail.layout)
-            )
-        return shards
+        return _reopened, (self.folder, self._given)
 
     def _all_numbers(self) -> range | Array:
         """Return the numbers of all samples in order."""
-        world_size = self.world_size
-        parts: list[range | Array] = []
-        for shards in self._shards:
-            gaps = any(a.last + world_size != b.first for a, b in itertools.pairwise(shards))
-            if gaps or not all(shard.is_dense for shard in shards):
-                parts.append(np.concatenate([self._numbers(shard) for shard in shards]))
-            else:
-                parts.append(
-                    range(shards[0].first, shards[-1].last + world_size, world_size) if shards else range(0)
-                )
-        first = parts[0]
-        if (
-            all(isinstance(one, range) and len(one) == len(first) for one in parts)
-            and len({one[0] // world_size for one in parts if len(one)}) < 2
-        ):
-            return range(first[0], first[0] + world_size * len(first)) if len(first) else range(0)
-        return np.sort(np.concatenate([np.asarray(one, np.uint64) for one in parts])).astype(np.int64)
+        shards = [shard for shards in self._shards for shard in shards]
+        if not shards:
+            return range(0)
+        first, last = min(shard.first for shard in shards), max(shard.last for shard in shards)
+        # Each number is there once.
+        if sum(shard.filled.n for shard in shards) == last - first + 1:
+            return range(first, last + 1)
+        return np.sort(np.concatenate([self._numbers(shard) for shard in shards])).astype(np.int64)
 
-    def _numbers(self, shard: _Shard) -> Array:
+    def _numbers(self, shard: Shard) -> Array:
         """Return the numbers in a shard."""
         if shard.is_dense:
             return np.arange(shard.first, shard.last + 1, self.world_size, dtype=np.uint64)
@@ -332,7 +270,7 @@ class Recording:
             self._numbers_of[shard.path] = self._checked_numbers(shard, self._file(shard))
         return self._numbers_of[shard.path]
 
-    def _checked_numbers(self, shard: _Shard, file: ShardFile) -> Array:
+    def _checked_numbers(self, shard: Shard, file: ShardFile) -> Array:
         """Read the numbers in a shard, which rise."""
         numbers = file.numbers()
         steps: Array = np.diff(numbers.view(np.int64))
@@ -345,7 +283,7 @@ class Recording:
             )
         return numbers
 
-    def _runs(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, int, int, int]]:
+    def _runs(self, numbers: Sequence[int]) -> Iterator[tuple[Shard, int, int, int]]:
         """Yield runs of samples that lie one after the other: their shard, the first row in it, and where they go."""
         n, step = len(numbers), self.world_size
         is_even = isinstance(numbers, range) and numbers.step == step
@@ -364,7 +302,7 @@ class Recording:
             yield shard, row, start, stop
             start = stop
 
-    def _find(self, number: int) -> tuple[_Shard, int]:
+    def _find(self, number: int) -> tuple[Shard, int]:
         rank = number % self.world_size
         shards = self._shards[rank]
         i = bisect.bisect_right(self._firsts[rank], number) - 1
@@ -378,28 +316,36 @@ class Recording:
         have = f"{self.numbers[0]} to {self.numbers[-1]}" if len(self) else "none"
         raise ConfigError(f"recording {self.folder} has no sample {number}: it has the numbers {have}")
 
-    def _file(self, shard: _Shard) -> ShardFile:
+    def _file(self, shard: Shard) -> ShardFile:
         """Return the file of a shard, which is opened if it is not."""
         file = self._files.get(shard.path)
         if file is None:
-            if len(self._files) >= _MOST_OPEN:
+            # The bytes of copies; a folder of this host has none.
+            n_bytes = shard.layout_of(self._columns).end if shard.folder.is_remote else 0
+            while self._files and (
+                n_bytes + sum(one.n_bytes for one in self._files.values()) > self._cache_bytes
+                if n_bytes
+                else len(self._files) >= _MOST_OPEN
+            ):
                 self._files.popitem(last=False)[1].close()
             file = self._files[shard.path] = self._opened(shard)
         self._files.move_to_end(shard.path)
         return file
 
-    def _opened(self, shard: _Shard) -> ShardFile:
+    def _opened(self, shard: Shard, *, verify: bool = False) -> ShardFile:
         try:
-            file = self._file_of(shard)
+            file = ShardFile(shard, self._columns)
         except DamagedError:
-            if shard.path.suffix != ".open" or shard.path.exists():
+            if not shard.file.endswith(".open") or shard.file in shard.folder.sizes():
                 raise
             # Its writer has closed it meanwhile, with more samples.
-            shards = self._current_shards(shard.path.parent)
-            if len(shards) <= shard.index or shards[shard.index].stream.recording != shard.stream.recording:
+            stream, shards = _current(shard.folder)
+            if len(shards) <= shard.index or stream.recording != shard.stream.recording:
                 raise
-            file = self._file_of(shards[shard.index])
+            file = ShardFile(shards[shard.index], self._columns)
         try:
+            if verify or shard.folder.is_remote:
+                file.verify()
             ends = np.empty(2, np.uint64)
             file.read(SEQUENCE, 0, ends[:1])
             file.read(SEQUENCE, shard.filled.n - 1, ends[1:])
@@ -413,51 +359,65 @@ class Recording:
             raise
         return file
 
-    def _file_of(self, shard: _Shard) -> ShardFile:
-        columns, filled = self._columns, shard.filled
-        layout = shard.layout or Layout(shard.stream, columns, shard.index, filled.n, filled.n_bytes)
-        return ShardFile(shard.path, columns, layout, filled)
+
+def _reopened(folder: str, given: dict[str, Any]) -> Recording:
+    return Recording(folder, **given)
 
 
-def _reopened(folder: Path, config: BatchConfig | None) -> Recording:
-    return Recording(folder, batch_config=config)
-
-
-def _folders(folder: Path) -> list[Path]:
+def _folders(folder: Folder) -> list[Folder]:
     """Return the folders of all ranks, by rank."""
-    if not folder.is_dir():
-        return [folder]
-    found = [
-        (int(name[1]), int(name[2]), folder / name[0])
-        for one in os.listdir(folder)
-        if (name := re.fullmatch(r"rank-(\d+)-of-(\d+)", one))
-    ]
-    if not found:
-        return [folder]
-    sizes = {world_size for _, world_size, _ in found}
-    if (folder / MANIFEST).exists():
-        sizes.add(1)
-    if len(sizes) > 1:
+    found = rank_folders(folder.sizes())
+    if len(found) > 1:
         raise ConfigError(
-            f"{folder} has recordings of {' and '.join(map(str, sorted(sizes)))} ranks; move one of them to another folder"
+            f"{folder} has recordings of {' and '.join(map(str, sorted(found)))} ranks; move one of them to another folder"
         )
-    ranks, (world_size,) = {rank for rank, _, _ in found}, sizes
-    missing = next((rank for rank in range(world_size) if rank not in ranks), None)
-    if missing is not None:
-        raise DamagedError(f"{folder} lacks the recording of rank {missing} of {world_size}; restore it")
-    return [path for _, _, path in sorted(found)]
+    for world_size, ranks in found.items():
+        missing = next((rank for rank in range(world_size) if rank not in ranks), None)
+        if missing is not None:
+            raise DamagedError(f"{folder} lacks the recording of rank {missing} of {world_size}; restore it")
+        if world_size > 1:
+            return [folder / ranks[rank] for rank in range(world_size)]
+    return [folder]
 
 
-def _check_part(folder: Path, facts: StreamFacts, rank: int, first: StreamFacts) -> None:
-    """Check that a folder is that of a rank of the same recording."""
-    for name, expected in (
-        ("product", first.product),
-        ("digest", first.digest),
-        ("ordered", first.ordered),
-        ("world_size", first.world_size),
-        ("rank", rank),
-    ):
-        if getattr(facts, name) != expected:
+def _current(folder: Folder) -> tuple[StreamFacts, list[Shard]]:
+    """Return the manifest and the shards of a folder; look again if its writer has closed a shard meanwhile."""
+    while True:
+        sizes = folder.sizes()
+        try:
+            stream = read_manifest(folder)
+            return stream, _shards_of(folder, stream, sizes)
+        except DamagedError:
+            if sizes.keys() == folder.sizes().keys():
+                raise
+
+
+def _shards_of(folder: Folder, stream: StreamFacts, sizes: Mapping[str, int | None]) -> list[Shard]:
+    columns = columns_of(stream.config)
+    shards, missing = [], []
+    for i, facts in enumerate(stream.shards):
+        try:
+            pairs = [facts.tensors[column.name] for column in columns]
+        except KeyError as error:
             raise DamagedError(
-                f"{folder / MANIFEST} has {name} {getattr(facts, name)!r}, expected {expected!r}: it is of another recording"
+                f"{folder.path(MANIFEST)} is damaged: shard {i} lacks tensor {error}"
+            ) from None
+        filled = Filled(facts.n_samples, *zip(*pairs, strict=True))
+        shards.append(Shard(folder, facts.file, stream, i, filled, facts.first, facts.last))
+        if facts.file not in sizes:
+            missing.append(facts.file)
+        elif (size := sizes[facts.file]) is not None and size != facts.n_bytes:
+            raise DamagedError(f"{shards[-1].path} has {size:,} of {facts.n_bytes:,} bytes; restore a copy")
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise DamagedError(
+            f"{folder} lacks shards of its {MANIFEST}: {', '.join(missing[:3])}{more}; restore them"
+        )
+    if (tail := read_tail(folder, sizes, stream, columns)) is not None:
+        if shards and tail.first <= shards[-1].last:
+            raise DamagedError(
+                f"{tail.path} begins with number {tail.first}, expected one after {shards[-1].last}, the last before it; "
+                "restore a copy"
             )
+        shards.append(tail)
+    return shards

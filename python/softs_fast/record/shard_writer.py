@@ -14,6 +14,7 @@ journal is replaced by the line of the closed shard before that has its name.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import zlib
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ import numpy as np
 from ..durable import open_plain, sync_folder, write_file
 from ..records import replace
 from .columns import SEQUENCE, Array, Column, Rows, columns_of
+from .folder import Folder
 from .manifest import ShardFacts, StreamFacts, shard_name, write_manifest
-from .shard_format import Filled, Layout, capacity_of, journal_line
-from .tail import read_tail
+from .shards import Filled, Layout, Shard, capacity_of, journal_line, read_tail
 
 __all__ = ["ShardWriter"]
 
@@ -57,11 +58,11 @@ class ShardWriter:
         self._columns = columns_of(stream.config)
         self.stream = stream
         self._open: _OpenShard | None = None
-        tail = read_tail(folder, stream, self._columns)
-        if tail is not None:
+        here = Folder(folder)
+        if (tail := read_tail(here, here.sizes(), stream, self._columns)) is not None:
             # Nothing in the folder may lead to a file elsewhere that is written over.
-            with os.fdopen(open_plain(tail.path, os.O_RDWR, "a shard"), "r+b") as file:
-                self._publish(tail.path, file.fileno(), tail.layout, tail.filled, tail.first, tail.last)
+            with os.fdopen(open_plain(folder / tail.file, os.O_RDWR, "a shard"), "r+b") as file:
+                self._publish(tail, file.fileno())
         for name in os.listdir(folder):
             if name.endswith((".open", ".rows", ".new")):
                 os.unlink(folder / name)
@@ -72,24 +73,22 @@ class ShardWriter:
     def n(self) -> int:
         """Number of samples in the recording."""
         return sum(shard.n_samples for shard in self.stream.shards) + (
-            self._open.filled.n if self._open else 0
+            self._open.shard.filled.n if self._open else 0
         )
 
     @property
     def end(self) -> int:
         """The number after the last sample, in the steps of the rank."""
-        if self._open is None or not self._open.filled.n:
+        if self._open is None or not self._open.shard.filled.n:
             return self.stream.end
-        return self._open.last + self.stream.world_size
+        return self._open.shard.last + self.stream.world_size
 
     def append(self, rows: Rows) -> None:
         """Append samples. Once this returns, they survive the death of the process.
 
         Raises:
             OSError: They cannot be written; those of earlier calls stay readable.
-            ValueError: The columns are not of the same samples; nothing is written.
         """
-        rows.check()
         start = 0
         while start < rows.n:
             if self._open is None:
@@ -125,30 +124,31 @@ class ShardWriter:
     def _close_shard(self) -> None:
         opened = self._open
         assert opened is not None
-        self._publish(opened.path, opened.fd, opened.layout, opened.filled, opened.first, opened.last)
+        self._publish(opened.shard, opened.fd)
         opened.release()
         self._open = None
 
-    def _publish(self, path: Path, fd: int, layout: Layout, filled: Filled, first: int, last: int) -> None:
+    def _publish(self, shard: Shard, fd: int) -> None:
         """Give a shard its name once it is on disk and has no room left, and add it to the manifest."""
-        index = len(self.stream.shards)
-        closed = self._folder / shard_name(index)
-        exact = Layout(self.stream, self._columns, index, filled.n, filled.n_bytes)
+        path, filled = self._folder / shard.file, shard.filled
+        closed = self._folder / shard_name(shard.index)
+        layout = shard.layout_of(self._columns)
+        exact = Layout(self.stream, self._columns, shard.index, filled.n, filled.n_bytes)
         if path != closed:  # otherwise its writer was killed before it was in the manifest
             if exact.header == layout.header:
                 os.fsync(fd)
             else:
-                path = self._folder / f"shard-{index:06}.new"
+                path = self._folder / f"shard-{shard.index:06}.new"
                 _write_exact(path, fd, layout, exact, filled)
-            write_file(self._folder / f"shard-{index:06}.rows", journal_line(filled))
+            write_file(self._folder / f"shard-{shard.index:06}.rows", journal_line(filled))
             os.rename(path, closed)
         sync_folder(self._folder)
         pairs = zip(filled.n_bytes, filled.sums, strict=True)
         facts = ShardFacts(
             file=closed.name,
             n_samples=filled.n,
-            first=first,
-            last=last,
+            first=shard.first,
+            last=shard.last,
             n_bytes=exact.end,
             tensors={column.name: pair for column, pair in zip(self._columns, pairs, strict=True)},
         )
@@ -157,7 +157,7 @@ class ShardWriter:
         self.stream = stream
         for suffix in ("open", "rows"):
             with suppress(FileNotFoundError):
-                os.unlink(self._folder / f"shard-{index:06}.{suffix}")
+                os.unlink(self._folder / f"shard-{shard.index:06}.{suffix}")
 
 
 class _OpenShard:
@@ -175,50 +175,51 @@ class _OpenShard:
     def __init__(self, folder: Path, stream: StreamFacts, columns: Sequence[Column]) -> None:
         index = len(stream.shards)
         self._columns = columns
-        self._most_bytes = stream.shard_bytes
-        self._n, self._capacity = capacity_of(columns, stream.shard_bytes)
-        self.layout = Layout(stream, columns, index, self._n, self._capacity)
-        self.filled = Filled.nothing(columns)
-        self.first = self.last = -1
+        self._n, capacity = capacity_of(columns, stream.shard_bytes)
+        layout = Layout(stream, columns, index, self._n, capacity)
+        self.shard = Shard(
+            Folder(folder), f"shard-{index:06}.open", stream, index, Filled.nothing(columns), layout=layout
+        )
+        self._starts = layout.starts
         self._n_lines = 0
-        self.path = folder / f"shard-{index:06}.open"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with ExitStack() as opened:
             self._journal = os.open(folder / f"shard-{index:06}.rows", flags, 0o600)
             opened.callback(os.close, self._journal)
-            self.fd = os.open(self.path, flags, 0o600)
+            self.fd = os.open(folder / self.shard.file, flags, 0o600)
             opened.callback(os.close, self.fd)
             sync_folder(folder)
-            _write_at(self.fd, self.layout.header, 0)
-            os.ftruncate(self.fd, self.layout.end)
+            _write_at(self.fd, layout.header, 0)
+            os.ftruncate(self.fd, layout.end)
             os.fsync(self.fd)
             self._opened = opened.pop_all()
 
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another sample."""
-        return self.filled.n == self._n
+        return self.shard.filled.n == self._n
 
     def fit(self, rows: Rows) -> int:
         """Return how many of some samples fit, from the first one on; of a new shard at least one."""
-        n = min(rows.n, self._n - self.filled.n)
+        filled = self.shard.filled
+        n = min(rows.n, self._n - filled.n)
         ragged = [column for column in self._columns if column.kind == "values"]
         if not ragged:
             return n
         sizes = np.full(rows.n, sum(c.item_bytes for c in self._columns if c.kind != "values"), np.int64)
         for column in ragged:
             sizes += rows.lengths(column) * column.item_bytes
-        room = self._most_bytes - sum(self.filled.n_bytes)
+        room = self.shard.stream.shard_bytes - sum(filled.n_bytes)
         within = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
-        return min(n, max(within, int(self.filled.n == 0)))
+        return min(n, max(within, int(filled.n == 0)))
 
     def append(self, rows: Rows) -> None:
         """Append samples that fit."""
-        filled = self.filled
+        filled = self.shard.filled
         n_bytes, sums = list(filled.n_bytes), list(filled.sums)
         for i, column in enumerate(self._columns):
             data = self._bytes_of(column, rows)
-            _write_at(self.fd, data, self.layout.starts[i] + n_bytes[i])
+            _write_at(self.fd, data, self._starts[i] + n_bytes[i])
             n_bytes[i] += len(data)
             sums[i] = zlib.crc32(data, sums[i])
         after = Filled(filled.n + rows.n, tuple(n_bytes), tuple(sums))
@@ -226,8 +227,8 @@ class _OpenShard:
         # A line that could not be written whole is written over.
         _write_at(self._journal, line, self._n_lines * len(line))
         numbers = rows.arrays[SEQUENCE]
-        self.filled, self.last = after, int(numbers[-1])
-        self.first = self.first if filled.n else int(numbers[0])
+        first = self.shard.first if filled.n else int(numbers[0])
+        self.shard = dataclasses.replace(self.shard, filled=after, first=first, last=int(numbers[-1]))
         self._n_lines += 1
 
     def release(self) -> None:
@@ -238,7 +239,7 @@ class _OpenShard:
         array = rows.arrays[column.name]
         if column.kind == "offsets":
             i = next(i for i, one in enumerate(self._columns) if one.name == f"{column.name[:-7]}values")
-            array = np.cumsum(array) + self.filled.n_bytes[i] // self._columns[i].item_bytes
+            array = np.cumsum(array) + self.shard.filled.n_bytes[i] // self._columns[i].item_bytes
         flat: Array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return flat.data
 

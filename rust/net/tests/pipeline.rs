@@ -417,7 +417,8 @@ fn a_thread_that_panics_fails_its_batch_and_the_others_go_on() {
     };
     pipeline.submit(batch(student.memory(4)), 0).unwrap();
     assert!(matches!(pipeline.wait(WATCHDOG, &mut || false), Err(GatherError::Panic)));
-    assert_eq!(pipeline.take_back()[0].1, 0);
+    // The first call may be of any row.
+    assert!(pipeline.take_back()[0].1 < 4);
     let out = student.memory(4);
     pipeline.submit(batch(out), 0).unwrap();
     assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());

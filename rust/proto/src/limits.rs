@@ -58,6 +58,8 @@ pub const MAX_LINK_HANDSHAKES: usize = 4096;
 pub const MAX_LINK_HANDSHAKES_PER_ADDRESS: usize = 64;
 /// Bytes of the slots of a product that another host may order: 1 TiB.
 pub const MAX_BRIDGED_BYTES: u64 = 1 << 40;
+/// Ragged tensors of a sample that another host may order.
+pub const MAX_RAGGED_TENSORS: usize = 128;
 /// Products of one host that others may order: each has memory of its own.
 pub const MAX_BRIDGED_PRODUCTS: usize = 256;
 /// Bridges of one session at once.

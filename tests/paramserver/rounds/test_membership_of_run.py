@@ -92,9 +92,10 @@ def test_asking_again_is_no_sign_of_life() -> None:
     assert run.tell(events.Pull("a", Version(1, 0), is_again=True)) == events.Unknown()
 
 
-def test_a_server_that_stood_still_removes_no_member() -> None:
+@pytest.mark.parametrize("seconds", [20.5, 500.0])
+def test_a_server_that_stood_still_removes_no_member(seconds: float) -> None:
     run = joined("a", "b", lost_after_s=20.0)
-    run.tell(events.Tick(), 500.0)
+    run.tell(events.Tick(), seconds)
     assert len(run.run.status(run.now_s).members) == 2
     run.tell(events.Tick(), 19.0)
     assert len(run.run.status(run.now_s).members) == 2

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from softs_fast.errors import ConfigError
 
-__all__ = ["register"]
+__all__ = ["host_backend", "register"]
 
 NAME = "softs"
 #: The name says what carries tensors between hosts.
@@ -35,3 +35,12 @@ def register() -> None:
     for name, make in ((NAME, create), (NAME_BETWEEN_HOSTS, create_between)):
         if not hasattr(dist.Backend, name.upper()):
             dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu"])
+
+
+def host_backend() -> str:
+    """Return the name of the backend for ranks of one host, which is known to torch then: gloo, if it is older than 2.15."""
+    try:
+        register()
+    except ConfigError:
+        return "gloo"
+    return NAME

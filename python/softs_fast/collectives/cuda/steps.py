@@ -396,7 +396,10 @@ class Steps:
         self._lost = list(ranks)
         lost = ", ".join(self._group.describe(rank) for rank in self._lost)
         text = f"{reason}: {lost}" if lost else reason
-        with suppress(PeerLost, ConfigError, ForkedError):
+        # Of a group that this rank knows to be broken, what is new counts. Else the reason of a rank that gave up before is
+        # raised: this one may only see what that has led to.
+        known = (PeerLost,) if self._group.broken() else ()
+        with suppress(ConfigError, ForkedError, *known):
             self._group.give_up(text)
         raise PeerLost(f"{text}; the group of {self._group.size} is broken")
 

@@ -32,6 +32,7 @@ from ..workers.fleet_processes import FleetProcesses
 from ..workers.host_processes import HostOptions, HostProcesses
 from ..workers.local import LocalBackend
 from ..workers.processes import ProcessBackend
+from ..workers.ray_processes import RayProcesses
 from .aio import FlowThread
 from .posted import PostedCall
 from .requests import Requests
@@ -199,6 +200,53 @@ class Flow:
             allow_insecure,
         )
         processes = HostProcesses(flow.declaration, options)
+        flow._use(ProcessBackend(flow.declaration, processes, processes))
+        return flow
+
+    @classmethod
+    def on_ray(
+        cls,
+        function: str,
+        arguments: Mapping[str, Argument] | None = None,
+        *,
+        resources: Mapping[int, Mapping[str, float]] | None = None,
+        start_timeout_s: float = 600.0,
+        lost_after_s: float = 30.0,
+        rejoin_timeout_s: float = 300.0,
+        max_restarts: int = 5,
+        allow_insecure: bool = False,
+    ) -> Flow:
+        """Return a flow of which Ray places each worker, in an actor, and starts it again elsewhere if it is lost.
+
+        This process is the master, on any node that the others can connect to. All else is as with `on_hosts`.
+
+        Args:
+            function: "package.module:function", importable on all nodes.
+            arguments: Arguments of the function; workers are given the same.
+            resources: Resources that Ray reserves for each worker, such as ``{0: {"GPU": 1}, 1: {"CPU": 4}}``; a CPU for
+                a worker that has none here.
+            start_timeout_s: As with `on_hosts`, as are the others.
+            lost_after_s: See there.
+            rejoin_timeout_s: See there.
+            max_restarts: See there.
+            allow_insecure: See there.
+
+        Raises:
+            ConfigError: as `on_hosts`; or Ray is not installed, or refuses the resources.
+        """
+        given = arguments_of(arguments or {})
+        flow = cls._made_by(function, given)
+        options = HostOptions(
+            # Both are its own.
+            "tcp://127.0.0.1:0",
+            Path(),
+            start_timeout_s,
+            lost_after_s,
+            rejoin_timeout_s,
+            max_restarts,
+            allow_insecure,
+        )
+        processes = RayProcesses(function, given, flow.declaration, options, resources or {})
         flow._use(ProcessBackend(flow.declaration, processes, processes))
         return flow
 

@@ -23,7 +23,7 @@ from .stack import answers_stack
 from .watched_link import WatchedLink
 from .worker import check_same
 
-__all__ = ["MasterLost", "run_worker"]
+__all__ = ["MasterLost", "run_worker", "serve_worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +67,29 @@ def run_worker(
         MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
+    serve_worker(
+        endpoint,
+        worker,
+        build,
+        read_tokens(token_file)[0],
+        wait_s=wait_s,
+        lost_after_s=lost_after_s,
+        stuck=stuck,
+    )
+
+
+def serve_worker(
+    endpoint: str,
+    worker: int,
+    build: Callable[[], Declaration],
+    token: str,
+    *,
+    wait_s: float = 300.0,
+    lost_after_s: float = 30.0,
+    stuck: Callable[[MasterLost | None], None] | None = None,
+) -> None:
+    """Do what `run_worker` does, with the token itself."""
     there = Address.parse(endpoint, "master", "tcp://")
-    token = read_tokens(token_file)[0]
     declaration = build()
     connection = _connected(endpoint, token, worker, wait_s)
 

@@ -42,7 +42,8 @@ def has_groups(declaration: Declaration) -> bool:
 class Groups:
     """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
 
-    All workers make it, in any order: it is complete when the last one does. gloo listens at one network interface, unless
+    All workers make it, in any order: it is complete when the last one does. Those of one host, which meet in a file, use
+    the backend "softs", from torch 2.15 on; others use gloo, which listens at one network interface, unless
     GLOO_SOCKET_IFNAME names another one.
 
     Args:
@@ -63,6 +64,8 @@ class Groups:
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
+        from ...collectives import host_backend
+
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._worker = worker
         self._workers = workers = declaration.workers
@@ -76,7 +79,12 @@ class Groups:
         if store.add(f"processes of worker {worker}", 1) > 1:
             # It has been started again: groups keep the processes that they were made of, and its roles need none.
             return
-        dist.init_process_group("gloo", store=store, rank=workers.index(worker), world_size=len(workers))
+        dist.init_process_group(
+            host_backend() if isinstance(meeting, str) else "gloo",
+            store=store,
+            rank=workers.index(worker),
+            world_size=len(workers),
+        )
         try:
             # Each group is made by all workers, those that are not in it, too.
             for role in declaration.roles:

@@ -127,6 +127,7 @@ class HostProcesses:
             if has_groups(self._declaration):
                 self._meeting = HostMeeting(self._listen)
             port = self._meeting.port if self._meeting is not None else 0
+            self._listens(self._listen)
             link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
             self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_timeout_s)
         except BaseException:
@@ -161,6 +162,9 @@ class HostProcesses:
         meeting, self._meeting = self._meeting, None
         if meeting is not None:
             meeting.close()
+
+    def _listens(self, endpoint: str) -> None:
+        """The master listens at an endpoint; here a launcher knows of it without being told."""
 
     def _note(self, event: LinkEvent) -> None:
         worker, now_s = event.worker, time.monotonic()

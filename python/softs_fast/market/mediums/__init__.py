@@ -1,6 +1,7 @@
 """Mediums: the memory that a client owns and that suppliers write samples into."""
 
 from .base import Medium, taken_apart
+from .creation import create_medium, slot_stride
 from .cuda.medium import CudaIpcMedium
 from .filesystem import FilesystemMedium
 from .segment import SegmentMedium
@@ -14,5 +15,7 @@ __all__ = [
     "SegmentMedium",
     "ShmMedium",
     "TCPMedium",
+    "create_medium",
+    "slot_stride",
     "taken_apart",
 ]

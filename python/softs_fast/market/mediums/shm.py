@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from ... import _core
+from ...configs import RaggedLayout
 from ...errors import ConfigError
 from .segment import SegmentMedium
 
@@ -22,10 +23,13 @@ class ShmMedium(SegmentMedium):
         create: Whether to create the segment rather than attach to it. All of its memory is reserved at once.
         slot_stride: Bytes from one slot to the next in a segment that is created; default: slot_size, as peers of
             softs expect that use slot numbers. A `Client` has slots of a page or more begin on cache lines.
+        ragged: Layout of ragged tensors in a segment that is created, `BatchConfig.ragged`, from which a link to other hosts
+            knows how many bytes of a slot its sample has; of up to 128 tensors.
         **kwargs: Ignored.
 
     Raises:
-        ConfigError: no address to attach to, a malformed name, or sizes that are out of range.
+        ConfigError: no address to attach to, a malformed name, sizes that are out of range, or a ragged layout of samples
+            that are not slot_size long at most.
         SegmentError: the name is taken, does not exist, belongs to another user, or there is not enough
             shared memory.
 
@@ -44,10 +48,12 @@ class ShmMedium(SegmentMedium):
         create: bool = False,
         *,
         slot_stride: int | None = None,
+        ragged: RaggedLayout | None = None,
         **kwargs: Any,
     ) -> None:
         if create:
-            segment = _core.Segment.create_shm(address, slot_size, num_slots, slot_stride)
+            native = None if ragged is None else ragged.native
+            segment = _core.Segment.create_shm(address, slot_size, num_slots, slot_stride, native)
         elif address is None:
             raise ConfigError("address required when create=False")
         else:

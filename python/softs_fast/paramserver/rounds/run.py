@@ -17,7 +17,8 @@ from .status import status_of
 
 __all__ = ["Run"]
 
-#: A machine that is run so much later than it asked for could not see any request in that time.
+#: A machine that is run so much later than it asked for could not see any request in that time. It is also run so long
+#: before a lease ends: after a shorter pause, requests that have come meanwhile are read before that end.
 _LATE_S = 1.0
 #: Names in a text, at most.
 _MOST_NAMES = 5
@@ -88,7 +89,9 @@ class Run:
         state = self._state
         if state.phase == "done":
             return None
-        times = [state.members.next_end_s()]
+        end_s = state.members.next_end_s()
+        look_s = None if end_s is None or end_s <= state.now_s + _LATE_S else end_s - _LATE_S
+        times = [end_s if look_s is None else look_s]
         if state.pause_reason is None and state.phase in ("open", "grace"):
             close_s = self._policy.close_s()
             times.append(None if close_s is None else close_s + state.paused_s)

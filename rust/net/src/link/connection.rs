@@ -233,6 +233,6 @@ impl Drop for Connection {
 
 /// Gives bytes to the machine; what it does not take yet is held.
 fn take(held: &mut Vec<u8>, machine: &mut Machine, id: PeerId, now: Instant, mut bytes: &[u8]) {
-    machine.receive(now, id, &mut bytes, |claimed, offset, part| claimed.store(offset, part));
+    machine.receive(now, id, &mut bytes);
     held.extend_from_slice(bytes);
 }

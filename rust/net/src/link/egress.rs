@@ -9,9 +9,10 @@ use softs_proto::bridge::{Asked, Demand, Piece};
 use softs_proto::client::{Lanes, SlotId};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{MediumKind, MediumProfile, Message};
-use softs_shm::{ForeignBytes, Segment, SegmentError, SlotView, host_id};
+use softs_shm::{ForeignBytes, RaggedLayout, Segment, SegmentError, SlotView, host_id};
 
 use super::ingress::Machine;
+use super::layouts::ragged_of;
 use crate::lanes::client::ClientLanes;
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 use crate::transport::nonce::nonce;
@@ -34,6 +35,7 @@ pub(super) struct Product {
     pub(super) number: u32,
     name: Arc<str>,
     slot_size: u64,
+    ragged: Option<RaggedLayout>,
     pub(super) broker: BrokerLink<Demand>,
     memory: Option<Memory>,
     try_at: Instant,
@@ -79,12 +81,12 @@ impl PeerMachine for Demand {
 impl Product {
     /// `frontend`: where the broker of this host has its clients.
     pub(super) fn new(asked: Asked, frontend: &Endpoint, now: Instant) -> Result<Self, NetError> {
-        let Asked { number, product, lengths } = asked;
-        let slot_size = *lengths.end();
+        let Asked { number, product, layout } = asked;
+        let (slot_size, ragged) = (layout.slot_bytes(), ragged_of(&layout));
         let medium = MediumProfile { kind: MediumKind::Linked, host: host_id(), slot_size };
         let demand = Demand::new(Arc::clone(&product), medium, nonce()?);
         let broker = BrokerLink::new(demand, frontend.clone(), now, Duration::ZERO);
-        Ok(Self { number, name: product, slot_size, broker, memory: None, try_at: now })
+        Ok(Self { number, name: product, slot_size, ragged, broker, memory: None, try_at: now })
     }
 
     /// Hears the broker, and makes memory once there are suppliers: whether it did; the error is why there is none.
@@ -112,12 +114,14 @@ impl Product {
         let is_large = self.slot_size >= PAGE_BYTES;
         let stride = if is_large { self.slot_size.next_multiple_of(LINE_BYTES) } else { self.slot_size };
         let n_slots = (MEMORY_BYTES / stride).clamp(LEAST_SLOTS, MOST_SLOTS);
-        Segment::create_shm_apart(None, self.slot_size, stride, n_slots)
+        Segment::create_shm_apart(None, self.slot_size, stride, n_slots, None)
     }
 
-    /// Bytes of each of its samples: the whole slot, as only its client knows what is in it.
-    pub(super) fn slot_size(&self) -> u64 {
-        self.slot_size
+    /// Bytes of the sample in a slot; why not, if it says that it has some that no sample has.
+    pub(super) fn sample_bytes(&self, slot: SlotId) -> Result<u64, String> {
+        let Some(ragged) = &self.ragged else { return Ok(self.slot_size) };
+        let bytes = self.memory.as_ref().and_then(|memory| memory.part(slot, 0, self.slot_size));
+        ragged.sample_len(bytes.ok_or("its slot is gone")?).map(|len| len as u64)
     }
 
     /// The memory of a piece, without its header.

@@ -7,11 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::bridge::{Bridges, Fate, UNUSED_TIME};
+use softs_proto::bridge::{Bridges, Fate, SampleLayout, SlotMemory, UNUSED_TIME};
 use softs_proto::link::HostId;
 use softs_proto::supplier::{LaneChange, LaneId, Supplier};
 use softs_shm::{Claim, ForeignBytes, LaneRef, SlotView};
 
+use super::layouts::layout_of;
 use crate::lanes::client::ClientLanes;
 use crate::lanes::counters::supplier as counter;
 use crate::lanes::doorbell::Doorbell;
@@ -36,17 +37,23 @@ impl Claimed {
     pub(super) fn part(&self, offset: u64, len: usize) -> Option<ForeignBytes<'_>> {
         self.slot.bytes().part(usize::try_from(offset).ok()?, len)
     }
+}
 
-    /// Puts bytes into the slot.
-    pub(super) fn store(&self, offset: u64, bytes: &[u8]) {
+impl SlotMemory for Claimed {
+    fn store(&self, offset: u64, bytes: &[u8]) {
         if let Some(part) = self.part(offset, bytes.len()) {
             part.fill_from(bytes);
         }
     }
+
+    fn sample_bytes(&self) -> Result<u64, String> {
+        let (slot, ragged) = (self.slot.bytes(), self.attached.lanes.segment().ragged());
+        ragged.map_or(Ok(slot.len()), |ragged| ragged.sample_len(slot)).map(|len| len as u64)
+    }
 }
 
-/// What a bridge brings: a product, in slots of so many bytes.
-type Goods = (Arc<str>, u64);
+/// What a bridge brings: a product, in samples of this layout.
+type Goods = (Arc<str>, SampleLayout);
 
 /// A lane of a client of this host.
 #[derive(Debug)]
@@ -211,7 +218,9 @@ impl Ingresses {
             Some(known) => Arc::clone(&known.attached),
             None => Arc::new(AttachedSegment::open(&LanePolicy::Shm, id, None, &self.doorbell)?),
         };
-        let goods = (Arc::clone(product), attached.lanes.segment().slot_size());
+        let layout = layout_of(attached.lanes.segment());
+        let layout = layout.ok_or_else(|| Refusal::for_good("its samples are too large for a link"))?;
+        let goods = (Arc::clone(product), layout);
         let lane = LaneRef { index: id.lane, generation: id.generation };
         self.lanes.push(Lane { id: id.clone(), lane, goods, attached, is_served: false });
         Ok(())
@@ -227,7 +236,7 @@ impl Ingresses {
                 if self.all.iter().any(|served| served.host == host && served.goods == *goods) {
                     continue;
                 }
-                let Some(bridge) = machine.add_ingress(host, &goods.0, goods.1..=goods.1) else { continue };
+                let Some(bridge) = machine.add_ingress(host, &goods.0, &goods.1) else { continue };
                 self.all.push(Served {
                     host,
                     bridge,

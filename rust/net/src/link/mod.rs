@@ -14,6 +14,7 @@ mod egress;
 mod encrypted;
 mod host_link;
 mod ingress;
+mod layouts;
 mod models;
 mod owner;
 #[cfg(test)]

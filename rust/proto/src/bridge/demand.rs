@@ -2,9 +2,9 @@
 //! lane in which they find the orders.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::sample_layout::SampleLayout;
 use crate::Dialect;
 use crate::client::LaneRef;
 use crate::log::{Level, LogRecord};
@@ -17,8 +17,8 @@ pub struct Asked {
     pub number: u32,
     /// Its name.
     pub product: Arc<str>,
-    /// Bytes that a sample may have; a slot has as many as the largest.
-    pub lengths: RangeInclusive<u64>,
+    /// Bytes of its samples.
+    pub layout: SampleLayout,
 }
 
 /// The state machine. It announces the product without a lane at first, so a product without suppliers takes no memory.

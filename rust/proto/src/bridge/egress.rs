@@ -1,12 +1,13 @@
 //! The teachers' end of the bridges of one product: orders of other hosts in a lane of this one, and what is sent back.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Bound, RangeInclusive};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use super::message::{Message, Numbers, Offer, bytes_of, numbers};
+use super::sample_layout::SampleLayout;
 use crate::client::{Ending, LaneRef, Lanes, SlotId};
 use crate::framing::Outbox;
 use crate::limits::{MAX_PIECE_BYTES, MAX_TAGS, MAX_WANTED};
@@ -22,7 +23,7 @@ pub(super) type Bridge = (HostId, u32);
 pub(super) struct Egress<L> {
     /// None until there are suppliers: nothing is offered, and what is wanted all the same goes back.
     lane: Option<(L, LaneRef)>,
-    lengths: RangeInclusive<u64>,
+    layout: SampleLayout,
     /// That of its samples, if the product is one of a model.
     generation: Option<u64>,
     slots: Vec<Slot>,
@@ -76,10 +77,10 @@ impl Queue {
 }
 
 impl<L: Lanes> Egress<L> {
-    pub(super) fn new(lengths: RangeInclusive<u64>, generation: Option<u64>) -> Self {
+    pub(super) fn new(layout: SampleLayout, generation: Option<u64>) -> Self {
         Self {
             lane: None,
-            lengths,
+            layout,
             generation,
             slots: Vec::new(),
             free: Vec::new(),
@@ -230,11 +231,11 @@ impl<L: Lanes> Egress<L> {
 
     /// Orders have ended in the lane, or suppliers have come or gone; whether one has ended. `written`: a slot has a sample for a host.
     ///
-    /// `measure`: how many bytes from the beginning of a slot on the sample has.
+    /// `measure`: how many bytes from the beginning of a slot on the sample has, or why it has none that a sample may have.
     pub(super) fn handle_lanes(
         &mut self,
         mut written: impl FnMut(HostId, SlotId),
-        measure: &mut dyn FnMut(SlotId) -> u64,
+        measure: &mut dyn FnMut(SlotId) -> Result<u64, String>,
     ) -> bool {
         let mut any = false;
         while let Some(event) = self.lanes().and_then(Lanes::poll) {
@@ -248,15 +249,15 @@ impl<L: Lanes> Egress<L> {
                 continue;
             };
             let failure = match event.ending {
-                Ending::Done => {
-                    let bytes = measure(id);
-                    if self.lengths.contains(&bytes) {
+                Ending::Done => match measure(id) {
+                    Ok(bytes) if self.layout.lengths().contains(&bytes) => {
                         *slot = Slot::Sending(order, bytes, 0);
                         written(order.bridge.0, id);
                         continue;
                     }
-                    format!("a sample of {bytes} bytes, and {:?} may be", self.lengths)
-                }
+                    Ok(bytes) => format!("a sample of {bytes} bytes, and {:?} may be", self.layout.lengths()),
+                    Err(why) => why,
+                },
                 Ending::Failed(why) => why.unwrap_or_default(),
                 Ending::Lost if is_cancelled => {
                     self.give_back(id);

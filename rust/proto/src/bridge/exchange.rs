@@ -1,7 +1,6 @@
 //! What frames of bridges change: the bridges with each host, and the products that other hosts order.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +13,7 @@ use super::message::{Message, piece_header};
 use super::models::Models;
 use super::output::Piece;
 use super::remote::Remote;
+use super::sample_layout::SampleLayout;
 use crate::client::Lanes;
 use crate::control::generation_of;
 use crate::framing::Outbox;
@@ -26,7 +26,7 @@ pub(super) struct Exchange<C, L> {
     pub(super) hosts: BTreeMap<HostId, Remote<C>>,
     pub(super) products: BTreeMap<u32, Egress<L>>,
     /// Their numbers, by name and bytes of a sample.
-    pub(super) numbers: FxHashMap<(Arc<str>, RangeInclusive<u64>), u32>,
+    pub(super) numbers: FxHashMap<(Arc<str>, SampleLayout), u32>,
     pub(super) next_product: u32,
     pub(super) models: Models,
     pub(super) asked: VecDeque<Asked>,
@@ -122,8 +122,8 @@ impl<C, L: Lanes> Exchange<C, L> {
     ) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         found.has_news = true;
-        if let Message::Open(least, most, product) = message {
-            return self.open(host, bridge, product, least..=most);
+        if let Message::Open(layout, product) = message {
+            return self.open(host, bridge, product, layout);
         }
         if matches!(message, Message::Want(_) | Message::Cancel(_)) {
             let egress = found.served.get(&bridge).and_then(|product| self.products.get_mut(product));
@@ -164,13 +164,7 @@ impl<C, L: Lanes> Exchange<C, L> {
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        host: HostId,
-        bridge: u32,
-        product: &str,
-        lengths: RangeInclusive<u64>,
-    ) -> Result<(), String> {
+    fn open(&mut self, host: HostId, bridge: u32, product: &str, layout: SampleLayout) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         if bridge < found.next_bridge {
             return Err("a bridge that was opened before".to_owned());
@@ -179,7 +173,7 @@ impl<C, L: Lanes> Exchange<C, L> {
             return Err(format!("{MAX_BRIDGES} bridges are open"));
         }
         found.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
-        let name = (Arc::from(product), lengths.clone());
+        let name = (Arc::from(product), layout.clone());
         let number = match self.numbers.get(&name) {
             Some(&number) => number,
             None if self.products.len() >= MAX_BRIDGED_PRODUCTS => {
@@ -189,8 +183,8 @@ impl<C, L: Lanes> Exchange<C, L> {
             None => {
                 let number = self.next_product;
                 self.next_product += 1;
-                self.products.insert(number, Egress::new(lengths.clone(), generation_of(product)));
-                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), lengths });
+                self.products.insert(number, Egress::new(layout.clone(), generation_of(product)));
+                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), layout });
                 self.numbers.insert(name, number);
                 number
             }

@@ -1,18 +1,18 @@
 //! All bridges of one host, and the sessions under them: what arrived goes to a bridge, what bridges have goes out.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::demand::Asked;
 use super::egress::Egress;
 use super::exchange::Exchange;
-use super::ingress::{Fate, Ingress};
+use super::ingress::{Fate, Ingress, SlotMemory};
 use super::message::{Message, shape};
 use super::model_frames::{self, FIRST_OF_MODELS};
 use super::models::Models;
 use super::output::{Output, Piece};
+use super::sample_layout::SampleLayout;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
 use crate::control::generation_of;
@@ -21,7 +21,7 @@ use crate::link::{Event, HostId, Received, Sessions};
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
 pub const UNUSED_TIME: Duration = Duration::from_secs(60);
 
-/// The state machine. `C` is a claim in a lane of a client of this host, `L` the lane of an egress.
+/// The state machine. `C` is a claim in a lane of a client of this host, with its slot, `L` the lane of an egress.
 #[derive(Debug)]
 pub struct Bridges<C, L> {
     sessions: Sessions,
@@ -29,7 +29,7 @@ pub struct Bridges<C, L> {
     events: VecDeque<Event>,
 }
 
-impl<C, L: Lanes> Bridges<C, L> {
+impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     /// Without bridges.
     #[must_use]
     pub fn new(me: HostId) -> Self {
@@ -60,16 +60,9 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, or no number left in
     /// this one. A bridge is over with its session.
-    ///
-    /// `lengths`: bytes that a sample may have; exactly one number unless tensors are ragged. The last is that of a slot.
-    pub fn add_ingress(
-        &mut self,
-        host: HostId,
-        product: &Arc<str>,
-        lengths: RangeInclusive<u64>,
-    ) -> Option<u32> {
+    pub fn add_ingress(&mut self, host: HostId, product: &Arc<str>, layout: &SampleLayout) -> Option<u32> {
         self.sessions.session(host)?;
-        self.all.hosts.entry(host).or_default().add(Ingress::new(Arc::clone(product), lengths))
+        self.all.hosts.entry(host).or_default().add(Ingress::new(Arc::clone(product), layout.clone()))
     }
 
     /// No client orders by a bridge any more: it is over once its claims have ended.
@@ -196,8 +189,12 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// Orders of a product have ended, or its suppliers have come or gone; whether an order has ended.
     ///
-    /// `measure`: how many bytes from the beginning of a slot on the sample has.
-    pub fn handle_lanes(&mut self, product: u32, measure: &mut dyn FnMut(SlotId) -> u64) -> bool {
+    /// `measure`: how many bytes from the beginning of a slot on the sample has, or why it has none that a sample may have.
+    pub fn handle_lanes(
+        &mut self,
+        product: u32,
+        measure: &mut dyn FnMut(SlotId) -> Result<u64, String>,
+    ) -> bool {
         let Exchange { hosts, products, .. } = &mut self.all;
         let Some(egress) = products.get_mut(&product) else { return false };
         let any = egress.handle_lanes(
@@ -220,19 +217,13 @@ impl<C, L: Lanes> Bridges<C, L> {
         }
     }
 
-    /// Takes bytes of a connection. Those of samples go to `store`, with their claim and where in its slot they belong.
-    /// Bytes are left where [`Sessions::wants_bytes`] says no.
-    pub fn receive(
-        &mut self,
-        now: Instant,
-        id: PeerId,
-        bytes: &mut &[u8],
-        mut store: impl FnMut(&C, u64, &[u8]),
-    ) {
+    /// Takes bytes of a connection. Those of samples go into the slots of their claims. Bytes are left where
+    /// [`Sessions::wants_bytes`] says no.
+    pub fn receive(&mut self, now: Instant, id: PeerId, bytes: &mut &[u8]) {
         loop {
             if let Some((claim, offset, left)) = self.piece(id) {
                 let (part, rest) = bytes.split_at(left.min(bytes.len()));
-                store(claim, offset, part);
+                claim.store(offset, part);
                 *bytes = rest;
                 self.stored(now, id, part.len());
             }
@@ -277,11 +268,13 @@ impl<C, L: Lanes> Bridges<C, L> {
         let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
         let Some((bridge, tag, is_last)) = found.arriving else { return };
-        if let Some(ingress) = found.ingresses.get_mut(&bridge) {
-            ingress.stored(now, tag, n, is_over && is_last, ended);
-        }
+        let ingress = found.ingresses.get_mut(&bridge);
+        let stored = ingress.map_or(Ok(()), |it| it.stored(now, tag, n, is_over && is_last, ended));
         found.arriving.take_if(|_| is_over);
         found.has_news |= is_over;
+        if let Err(why) = stored {
+            self.sessions.refuse(now, id, &why);
+        }
     }
 
     /// What is to be written to a connection next: frames of the session, of bridges, then samples. Of a piece

@@ -1,19 +1,31 @@
 //! The student's end of a bridge: claims, the tags by which they are wanted, and how each ends.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
 use super::message::{Message, Numbers, Offer, bytes_of, numbers};
+use super::sample_layout::SampleLayout;
 use super::window::Window;
 use crate::framing::Outbox;
 use crate::limits::MAX_TAGS;
 
 /// After an order was given back the other suppliers of its lane have so long to take it.
 pub const HOLD_TIME: Duration = Duration::from_millis(10);
+
+/// The memory of an order that was claimed: its slot.
+pub trait SlotMemory {
+    /// Puts bytes of its sample at an offset.
+    fn store(&self, offset: u64, bytes: &[u8]);
+
+    /// Bytes of the sample that is in it, by the lengths of its ragged tensors.
+    ///
+    /// # Errors
+    /// No sample has such lengths.
+    fn sample_bytes(&self) -> Result<u64, String>;
+}
 
 /// How a claim ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +41,7 @@ pub enum Fate {
 #[derive(Debug)]
 pub(super) struct Ingress<C> {
     product: Arc<str>,
-    /// Bytes that a sample may have.
-    lengths: RangeInclusive<u64>,
+    layout: SampleLayout,
     /// By their tags, which only grow.
     claims: FxHashMap<u64, Claimed<C>>,
     next_tag: u64,
@@ -58,10 +69,10 @@ struct Claimed<C> {
 }
 
 impl<C> Ingress<C> {
-    pub(super) fn new(product: Arc<str>, lengths: RangeInclusive<u64>) -> Self {
+    pub(super) fn new(product: Arc<str>, layout: SampleLayout) -> Self {
         Self {
             product,
-            lengths,
+            layout,
             claims: FxHashMap::default(),
             next_tag: 0,
             unsent: 0,
@@ -172,7 +183,7 @@ impl<C> Ingress<C> {
     /// A piece of `len` bytes begins.
     pub(super) fn check_piece(&self, tag: u64, offset: u64, len: u64, is_last: bool) -> Result<(), String> {
         let claimed = self.posted(tag)?;
-        let (least, most) = (*self.lengths.start(), *self.lengths.end());
+        let (least, most) = self.layout.lengths().into_inner();
         let end = offset.checked_add(len).filter(|&end| end <= most);
         let is_right = offset == claimed.received
             && end.is_some_and(|end| if is_last { end >= least } else { end < most });
@@ -198,13 +209,23 @@ impl<C> Ingress<C> {
         n: usize,
         is_complete: bool,
         ended: &mut VecDeque<(C, Fate)>,
-    ) {
-        let Some(claimed) = self.claims.get_mut(&tag) else { return };
+    ) -> Result<(), String>
+    where
+        C: SlotMemory,
+    {
+        let Some(claimed) = self.claims.get_mut(&tag) else { return Ok(()) };
         claimed.received += n as u64;
+        if is_complete && !self.layout.ragged().is_empty() {
+            let (stated, received) = (claimed.claim.sample_bytes()?, claimed.received);
+            if stated != received {
+                return Err(format!("{received} bytes of a sample that has {stated} by its lengths"));
+            }
+        }
         if is_complete && let Some(claimed) = self.claims.remove(&tag) {
             self.window.arrived(now, now.saturating_duration_since(claimed.since));
             ended.push_back((claimed.claim, Fate::Written(claimed.received)));
         }
+        Ok(())
     }
 
     pub(super) fn returned(
@@ -230,8 +251,7 @@ impl<C> Ingress<C> {
     /// Appends the next frame; whether there was one.
     pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) -> bool {
         if std::mem::take(&mut self.must_open) {
-            let (least, most) = (*self.lengths.start(), *self.lengths.end());
-            Message::Open(least, most, &self.product).encode(bridge, out);
+            Message::Open(self.layout.clone(), &self.product).encode(bridge, out);
         } else if !self.cancels.is_empty() {
             let n = self.cancels.len().min(MAX_TAGS);
             let bytes = bytes_of(self.cancels.drain(..n));

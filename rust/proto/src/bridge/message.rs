@@ -1,7 +1,8 @@
 //! The frames of bridges. DATA and LAST have a head only: the bytes of the sample behind it pass through.
 
+use super::sample_layout::SampleLayout;
 use crate::framing::{Fields, MessageError, Outbox, Shape};
-use crate::limits::{MAX_BRIDGED_BYTES, MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
+use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PIECE_BYTES, MAX_RAGGED_TENSORS, MAX_TAGS};
 use crate::text::cut;
 
 const OPEN: u8 = 16;
@@ -33,11 +34,11 @@ pub struct Offer {
 pub struct Numbers<'a>(&'a [u8]);
 
 /// A frame of a bridge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// To the teachers' host: samples of this product, which have so many bytes at least and at most, are ordered by this
-    /// number of a bridge in this session. Slots have as many as a sample may have.
-    Open(u64, u64, &'a str),
+    /// To the teachers' host: samples of this product, of which each has the bytes of this layout, are ordered by this
+    /// number of a bridge in this session.
+    Open(SampleLayout, &'a str),
     /// Back: it is not, and why.
     Closed(&'a str),
     /// Back, at first and whenever it has changed.
@@ -63,7 +64,7 @@ pub fn shape(kind: u8) -> Shape {
         DATA | LAST => Shape::Bulk { head: HEAD_BYTES, rest: MAX_PIECE_BYTES },
         WANT => Shape::Whole(4 + 16 * MAX_TAGS),
         CANCEL | RETURN => Shape::Whole(4 + 8 * MAX_TAGS),
-        OPEN => Shape::Whole(20 + MAX_ID_BYTES),
+        OPEN => Shape::Whole(16 + 16 * MAX_RAGGED_TENSORS + MAX_ID_BYTES),
         FAILED => Shape::Whole(12 + MAX_ERROR_TEXT_BYTES),
         _ => Shape::Whole(1024),
     }
@@ -92,12 +93,8 @@ impl<'a> Message<'a> {
         let bridge = fields.u32()?;
         let message = match kind {
             OPEN => {
-                let (least, most) = (fields.u64()?, fields.u64()?);
-                let product = fields.text(MAX_ID_BYTES)?;
-                if most == 0 || least > most || most > MAX_BRIDGED_BYTES {
-                    return Err(fields.malformed());
-                }
-                return Ok((bridge, Self::Open(least, most, product)));
+                let layout = SampleLayout::decode(&mut fields)?;
+                return Ok((bridge, Self::Open(layout, fields.text(MAX_ID_BYTES)?)));
             }
             CLOSED => return Ok((bridge, Self::Closed(fields.text(1024)?))),
             OFFER => Self::Offer(Offer { suppliers: fields.u32()?, slots: fields.u32()? }),
@@ -132,10 +129,7 @@ impl<'a> Message<'a> {
     pub fn encode(&self, bridge: u32, out: &mut Outbox) {
         let bridge = &bridge.to_le_bytes()[..];
         match self {
-            Self::Open(least, most, product) => {
-                let lengths = [*least, *most].map(u64::to_le_bytes);
-                out.push(OPEN, &[bridge, lengths.as_flattened(), product.as_bytes()]);
-            }
+            Self::Open(layout, product) => out.push(OPEN, &[bridge, &layout.encode(), product.as_bytes()]),
             Self::Closed(why) => out.push(CLOSED, &[bridge, cut(why, 1020).as_bytes()]),
             Self::Offer(Offer { suppliers, slots }) => {
                 out.push(OFFER, &[bridge, [*suppliers, *slots].map(u32::to_le_bytes).as_flattened()]);

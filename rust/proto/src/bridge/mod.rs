@@ -13,8 +13,8 @@
 //! * **N4** Bytes are stored only for a tag that a WANT of this session has posted, within the length of its order.
 //! * **N5** What a peer can make this end hold is bounded, by the limits in `docs/wire.md`.
 //! * **N6** An order keeps its sequence number, whatever host serves it and how often it is tried.
-//! * **N7** The pieces of a tag come in order without gaps and have in sum the length of the order. Anything else ends
-//!   the session.
+//! * **N7** The pieces of a tag come in order without gaps and have in sum the length of the order; of a sample with ragged
+//!   tensors, the one that its own lengths say. Anything else ends the session.
 //!
 //! Which model a host runs, and which leader it follows, is decided by [`Models`].
 
@@ -28,11 +28,13 @@ mod model_frames;
 mod models;
 mod output;
 mod remote;
+mod sample_layout;
 mod window;
 
 pub use demand::{Asked, Demand};
 pub use host::{Bridges, UNUSED_TIME};
-pub use ingress::{Fate, HOLD_TIME};
+pub use ingress::{Fate, HOLD_TIME, SlotMemory};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
 pub use models::{Models, VACANCY};
 pub use output::{Output, Piece};
+pub use sample_layout::{RaggedTensor, SampleLayout};

@@ -12,7 +12,7 @@ const MAX_REASON_BYTES: usize = 512;
 pub(crate) const FIRST_OF_SERVICES: u8 = 16;
 
 const MAGIC: &[u8; 8] = b"SOFTLINK";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const PROTOCOL: &str = "link";
 
 const HELLO: u8 = 1;

@@ -1,9 +1,13 @@
 //! The layout of `docs/wire.md`, section 8, byte for byte.
 
-use softs_proto::bridge::{Message, Offer, PIECE_HEADER_BYTES, piece_header, shape};
+use softs_proto::bridge::{
+    Message, Offer, PIECE_HEADER_BYTES, RaggedTensor, SampleLayout, piece_header, shape,
+};
 use softs_proto::framing::{BulkReader, Outbox, Shape};
 use softs_proto::limits::{MAX_PIECE_BYTES, MAX_TAGS};
 use softs_proto::link::{Frame, HostId};
+
+use crate::pair::fixed;
 
 fn bytes(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
     let mut out = Outbox::default();
@@ -14,7 +18,7 @@ fn bytes(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
 #[test]
 fn frames_of_sessions_have_the_bytes_of_the_document() {
     let numbers = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-    let hello = [b"SOFTLINK\x01\x00".to_vec(), numbers(&[1])].concat();
+    let hello = [b"SOFTLINK\x02\x00".to_vec(), numbers(&[1])].concat();
     for (frame, kind, payload) in [
         (Frame::Hello(HostId(1)), 1, hello),
         (Frame::Welcome(HostId(5), 4), 2, numbers(&[5, 4])),
@@ -37,15 +41,18 @@ fn frames_of_sessions_have_the_bytes_of_the_document() {
 #[test]
 fn frames_of_bridges_have_the_bytes_of_the_document() {
     let offer = Offer { suppliers: 1, slots: 2 };
+    let ragged = SampleLayout::new(8, [RaggedTensor { step_bytes: 3, max_length: 4 }].into()).unwrap();
+    let numbers = [8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, b'p'];
     for (message, kind, payload) in [
-        (Message::Open(1, 2, "p"), 16, b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0p".to_vec()),
+        (Message::Open(fixed(2), "p"), 16, b"\x02\0\0\0\0\0\0\0\0\0\0\0p".to_vec()),
+        (Message::Open(ragged, "p"), 16, numbers.to_vec()),
         (Message::Closed("why"), 17, b"why".to_vec()),
         (Message::Offer(offer), 18, vec![1, 0, 0, 0, 2, 0, 0, 0]),
         (Message::Failed(4, "why"), 22, b"\x04\0\0\0\0\0\0\0why".to_vec()),
         (Message::Leave, 25, Vec::new()),
     ] {
         let payload = [&9u32.to_le_bytes()[..], &payload].concat();
-        assert_eq!(Message::decode(kind, &payload, 0), Ok((9, message)));
+        assert_eq!(Message::decode(kind, &payload, 0), Ok((9, message.clone())));
         let expected = [&(payload.len() as u32).to_le_bytes()[..], &[kind], &payload].concat();
         assert_eq!(bytes(|out| message.encode(9, out)), expected);
     }

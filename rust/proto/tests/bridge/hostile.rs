@@ -1,12 +1,14 @@
 //! Peers that have a session and lie: the session ends, nothing is stored that was not posted, and little is held.
 
-use softs_proto::bridge::{Fate, Message, Output, PIECE_HEADER_BYTES, piece_header};
+use softs_proto::bridge::{Fate, Message, Output, PIECE_HEADER_BYTES, SampleLayout, piece_header};
 use softs_proto::client::Lanes;
 use softs_proto::framing::Outbox;
-use softs_proto::limits::{MAX_BRIDGES, MAX_TAGS, MAX_WANTED};
+use softs_proto::limits::{MAX_BRIDGES, MAX_RAGGED_TENSORS, MAX_TAGS, MAX_WANTED};
 use softs_proto::link::HostId;
 
-use crate::pair::{ACCEPTED, DIALLED, LENGTH, Pair, TEACHER, product, student, teacher};
+use crate::pair::{
+    ACCEPTED, DIALLED, LENGTH, Pair, TEACHER, fixed, layout, product, ragged, student, teacher,
+};
 
 const PIECE: usize = 262_144;
 
@@ -24,10 +26,22 @@ fn message(message: Message<'_>, bridge: u32) -> Vec<u8> {
     out.bytes().to_vec()
 }
 
+/// OPEN of a bridge, number 1: where values of ragged tensors begin, and a step and the greatest length of each.
+fn open(values_at: u64, ragged: &[[u64; 2]], product: &str) -> Vec<u8> {
+    let (mut out, n_ragged) = (Outbox::default(), (ragged.len() as u32).to_le_bytes());
+    let tensors: Vec<u8> = ragged.as_flattened().iter().flat_map(|number| number.to_le_bytes()).collect();
+    out.push(16, &[&1_u32.to_le_bytes(), &values_at.to_le_bytes(), &n_ragged, &tensors, product.as_bytes()]);
+    out.bytes().to_vec()
+}
+
 /// A student's host that has posted tags 0 and 1.
 fn posted() -> (Pair, crate::lane_model::ModelLanes) {
+    posted_by(&layout())
+}
+
+fn posted_by(layout: &SampleLayout) -> (Pair, crate::lane_model::ModelLanes) {
     let ((first, lanes, _), (second, _)) = (student(5), teacher(2, 4));
-    let mut pair = Pair::bridged(first, second);
+    let mut pair = Pair::bridged_by(layout, first, second);
     assert_eq!(pair.claim(&lanes), 2);
     pair.pump();
     (pair, lanes)
@@ -64,7 +78,7 @@ fn bytes_that_were_not_posted_end_the_session_before_one_is_stored() {
     ] {
         let (mut pair, _) = posted();
         let now = pair.now;
-        pair.ends[0].receive(now, DIALLED, &mut &bytes[..], |_, _, _| {});
+        pair.ends[0].receive(now, DIALLED, &mut &bytes[..]);
         assert!(pair.ends[0].piece(DIALLED).is_none(), "{why}");
         match pair.end_of(0) {
             Some(told) => assert!(told.contains(why), "{told}: {why}"),
@@ -91,7 +105,7 @@ fn a_sample_that_began_well_may_not_end_wrong() {
         let (mut pair, _) = posted();
         let now = pair.now;
         let first = piece(0, 0, false, PIECE);
-        pair.ends[0].receive(now, DIALLED, &mut &first[..], |_, _, _| {});
+        pair.ends[0].receive(now, DIALLED, &mut &first[..]);
         assert_eq!(
             pair.ends[0].piece(DIALLED).map(|(claim, at, left)| (claim.slot, at, left)),
             Some((0, 0, PIECE))
@@ -99,7 +113,7 @@ fn a_sample_that_began_well_may_not_end_wrong() {
         pair.ends[0].stored(now, DIALLED, 100);
         assert_eq!(pair.ends[0].piece(DIALLED).map(|(_, at, left)| (at, left)), Some((100, PIECE - 100)));
         pair.ends[0].stored(now, DIALLED, PIECE - 100);
-        pair.ends[0].receive(now, DIALLED, &mut &bytes[..], |_, _, _| {});
+        pair.ends[0].receive(now, DIALLED, &mut &bytes[..]);
         if !why.is_empty() {
             assert!(pair.end_of(0).unwrap().contains(why), "{why}");
             continue;
@@ -108,28 +122,56 @@ fn a_sample_that_began_well_may_not_end_wrong() {
         for (is_last, len) in [(true, rest as usize - 1), (true, rest as usize + 1), (false, rest as usize)] {
             let (mut other, _) = posted();
             for at in [0, PIECE as u64] {
-                other.ends[0].receive(now, DIALLED, &mut &piece(0, at, false, PIECE)[..], |_, _, _| {});
+                other.ends[0].receive(now, DIALLED, &mut &piece(0, at, false, PIECE)[..]);
                 other.ends[0].stored(now, DIALLED, PIECE);
             }
-            other.ends[0].receive(
-                now,
-                DIALLED,
-                &mut &piece(0, 2 * PIECE as u64, is_last, len)[..],
-                |_, _, _| {},
-            );
+            other.ends[0].receive(now, DIALLED, &mut &piece(0, 2 * PIECE as u64, is_last, len)[..]);
             assert!(other.end_of(0).unwrap().contains("of a sample of 600000"), "{is_last} {len}");
         }
-        pair.ends[0].receive(
-            now,
-            DIALLED,
-            &mut &piece(0, 2 * PIECE as u64, true, rest as usize)[..],
-            |_, _, _| {},
-        );
+        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 2 * PIECE as u64, true, rest as usize)[..]);
         pair.ends[0].stored(now, DIALLED, rest as usize);
         assert_eq!(pair.ended(), [(100, Fate::Written(LENGTH))]);
         // A second time is once too often.
-        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..], |_, _, _| {});
+        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..]);
         assert!(pair.end_of(0).unwrap().contains("or has ended"));
+    }
+}
+
+#[test]
+fn a_ragged_sample_has_the_bytes_that_its_lengths_say() {
+    for (stated, len, why) in [
+        (Some(100), 100, None),
+        (Some(8), 8, None),
+        (Some(101), 100, Some("100 bytes of a sample that has 101 by its lengths")),
+        (Some(99), 100, Some("100 bytes of a sample that has 99 by its lengths")),
+        (None, 100, Some("no sample has such lengths")),
+    ] {
+        let (mut pair, _) = posted_by(&ragged());
+        let now = pair.now;
+        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, true, len)[..]);
+        pair.ends[0].piece(DIALLED).unwrap().0.stated.set(stated);
+        // Nothing is known before all of it is here.
+        pair.ends[0].stored(now, DIALLED, len - 1);
+        assert_eq!((pair.end_of(0), pair.ended()), (None, Vec::new()));
+        pair.ends[0].stored(now, DIALLED, 1);
+        let Some(why) = why else {
+            assert_eq!(pair.ended(), [(100, Fate::Written(len as u64))]);
+            continue;
+        };
+        let told = pair.end_of(0).unwrap();
+        assert!(told.contains(why), "{told}: {why}");
+        assert!(pair.ended().is_empty(), "the claim is this end's until the connection is closed");
+        pair.ends[0].disconnected(now, DIALLED, "");
+        assert_eq!(pair.ended(), [(100, Fate::Returned), (101, Fate::Returned)]);
+    }
+    for (bytes, why) in [
+        (piece(0, 0, true, 7), "7 bytes at 0 of a sample of 8 to 600000"),
+        (piece(0, 1, true, 8), "8 bytes at 1 of a sample of 8 to 600000, of which 0 are here"),
+    ] {
+        let (mut pair, _) = posted_by(&ragged());
+        let now = pair.now;
+        pair.ends[0].receive(now, DIALLED, &mut &bytes[..]);
+        assert!(pair.end_of(0).unwrap().contains(why), "{why}");
     }
 }
 
@@ -139,7 +181,7 @@ fn a_tag_that_was_claimed_but_not_wanted_yet_takes_nothing() {
     let mut pair = Pair::bridged(first, second);
     assert_eq!(pair.claim(&lanes), 2);
     let now = pair.now;
-    pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..], |_, _, _| {});
+    pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..]);
     assert!(pair.end_of(0).unwrap().contains("tag 0 was not posted"));
 }
 
@@ -160,19 +202,19 @@ fn tags_of_an_earlier_session_are_not_of_this_one() {
     again.ends[0].sessions().connected(name);
     for _ in 0..4 {
         while let Some(Output::Frames(bytes)) = again.ends[0].poll_output(name) {
-            again.ends[1].receive(again.now, theirs, &mut &bytes[..], |_, _, _| {});
+            again.ends[1].receive(again.now, theirs, &mut &bytes[..]);
         }
         while let Some(Output::Frames(bytes)) = again.ends[1].poll_output(theirs) {
-            again.ends[0].receive(again.now, name, &mut &bytes[..], |_, _, _| {});
+            again.ends[0].receive(again.now, name, &mut &bytes[..]);
         }
     }
-    assert_eq!(again.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+    assert_eq!(again.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(0));
     for _ in 0..4 {
         while let Some(Output::Frames(bytes)) = again.ends[0].poll_output(name) {
-            again.ends[1].receive(again.now, theirs, &mut &bytes[..], |_, _, _| {});
+            again.ends[1].receive(again.now, theirs, &mut &bytes[..]);
         }
         while let Some(Output::Frames(bytes)) = again.ends[1].poll_output(theirs) {
-            again.ends[0].receive(again.now, name, &mut &bytes[..], |_, _, _| {});
+            again.ends[0].receive(again.now, name, &mut &bytes[..]);
         }
     }
     assert_eq!(again.claim(&lanes), 2);
@@ -180,7 +222,7 @@ fn tags_of_an_earlier_session_are_not_of_this_one() {
     // Tags begin anew in each session; of the connection before, which is closed, nothing is taken.
     let old = piece(0, 0, false, PIECE);
     let mut rest = &old[..];
-    again.ends[0].receive(again.now, DIALLED, &mut rest, |_, _, _| {});
+    again.ends[0].receive(again.now, DIALLED, &mut rest);
     assert_eq!(rest.len(), PIECE_HEADER_BYTES);
     assert!(again.ends[0].piece(DIALLED).is_none() && again.ends[0].piece(name).is_none());
 }
@@ -207,22 +249,29 @@ fn a_student_that_lies_ends_its_session_and_holds_no_slot() {
         (numbers(19, 0, [1]), "malformed"),
         (numbers(19, 1, [1, 1]), "a bridge that is not open"),
         (numbers(20, 0, [5]), "tag 5 was not posted"),
-        (message(Message::Open(1, 9, "q"), 0), "opened before"),
-        (message(Message::Open(1, 9, "q"), u32::MAX), "the last bridge"),
+        (message(Message::Open(fixed(9), "q"), 0), "opened before"),
+        (message(Message::Open(fixed(9), "q"), u32::MAX), "the last bridge"),
         (
-            (1..=MAX_BRIDGES as u32).flat_map(|n| message(Message::Open(1, 9, "q"), n)).collect(),
+            (1..=MAX_BRIDGES as u32).flat_map(|n| message(Message::Open(fixed(9), "q"), n)).collect(),
             "bridges are open",
         ),
-        (message(Message::Open(0, 0, "q"), 1), "malformed"),
-        (message(Message::Open(9, 1, "q"), 1), "malformed"),
-        (message(Message::Open(1, u64::MAX, "q"), 1), "malformed"),
-        (message(Message::Open(1, 9, &"q".repeat(1025)), 1), "may come here"),
+        (open(0, &[], "q"), "malformed"),
+        (open((1 << 40) + 1, &[], "q"), "malformed"),
+        (open(u64::MAX, &[], "q"), "malformed"),
+        (open(15, &[[1, 1], [1, 1]], "q"), "malformed"),
+        (open(8, &[[u64::MAX, 2]], "q"), "malformed"),
+        (open(8, &[[u64::MAX, 1]], "q"), "malformed"),
+        (open(16, &[[1 << 39, 1], [1 << 39, 1]], "q"), "malformed"),
+        (open(9_999, &[[1, 1]; MAX_RAGGED_TENSORS + 1], "q"), "malformed"),
+        ([&[28, 0, 0, 0][..], &open(8, &[[1, 1]], "q")[4..33]].concat(), "malformed"),
+        (open(9, &[], &"q".repeat(1025)), "malformed"),
+        (open(9, &[], &"q".repeat(4096)), "may come here"),
         (piece_header(0, (0, 0, true), 9).to_vec(), "a bridge that is not there"),
         (numbers(21, 0, [0]), "a bridge that is not there"),
     ] {
         let mut pair = opened();
         let now = pair.now;
-        pair.ends[1].receive(now, ACCEPTED, &mut &bytes[..], |_, _, _| {});
+        pair.ends[1].receive(now, ACCEPTED, &mut &bytes[..]);
         let told = pair.end_of(1).unwrap_or_else(|| panic!("{why}"));
         assert!(told.contains(why), "{told}: {why}");
         pair.ends[1].disconnected(now, ACCEPTED, "");
@@ -236,13 +285,9 @@ fn orders_that_are_wanted_and_cancelled_without_end_are_bounded_too() {
     let now = pair.now;
     for n in 0..=(MAX_WANTED / MAX_TAGS) as u64 {
         let tags = n * MAX_TAGS as u64..(n + 1) * MAX_TAGS as u64;
-        pair.ends[1].receive(
-            now,
-            ACCEPTED,
-            &mut &numbers(19, 0, tags.clone().flat_map(|tag| [tag, tag]))[..],
-            |_, _, _| {},
-        );
-        pair.ends[1].receive(now, ACCEPTED, &mut &numbers(20, 0, tags)[..], |_, _, _| {});
+        let wanted = numbers(19, 0, tags.clone().flat_map(|tag| [tag, tag]));
+        pair.ends[1].receive(now, ACCEPTED, &mut &wanted[..]);
+        pair.ends[1].receive(now, ACCEPTED, &mut &numbers(20, 0, tags)[..]);
     }
     assert!(pair.end_of(1).unwrap().contains("65536 orders are open"));
 }
@@ -254,9 +299,9 @@ fn a_peer_that_offers_nothing_or_everything_gets_what_is_due() {
     let offer =
         |suppliers, slots| message(Message::Offer(softs_proto::bridge::Offer { suppliers, slots }), 0);
     pair.ends[0].set_share(HostId(2), 0, 4);
-    pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..], |_, _, _| {});
+    pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..]);
     assert_eq!(pair.ends[0].room(now, HostId(2), 0), 2, "its share");
-    pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..], |_, _, _| {});
+    pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..]);
     assert_eq!(pair.ends[0].room(now, HostId(2), 0), 0);
     assert_eq!(lanes.n_attached(lanes.lane_of("p").unwrap()), 1);
     assert_ne!(TEACHER, 1);
@@ -271,7 +316,7 @@ fn a_bridge_is_left_once_and_without_open_orders() {
     ] {
         let mut pair = opened();
         let now = pair.now;
-        pair.ends[1].receive(now, ACCEPTED, &mut &[first, second].concat()[..], |_, _, _| {});
+        pair.ends[1].receive(now, ACCEPTED, &mut &[first, second].concat()[..]);
         let told = pair.end_of(1).unwrap();
         assert!(told.contains(why), "{told}: {why}");
     }

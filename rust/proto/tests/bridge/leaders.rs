@@ -10,13 +10,15 @@ use softs_proto::control::{Model, Running};
 use softs_proto::framing::Outbox;
 use softs_proto::link::{Frame, HostId};
 
+use crate::lane_model::Claim;
+
 const LEADER: u64 = 11;
 const OTHER: u64 = 12;
 const STOP: u64 = 99;
 
 /// A host, and sessions with others.
 struct Host {
-    link: Bridges<(), NoLanes>,
+    link: Bridges<Claim, NoLanes>,
     now: Instant,
     n_connections: u64,
 }
@@ -61,7 +63,7 @@ impl Host {
     fn hear(&mut self, id: PeerId, encode: impl FnOnce(&mut Outbox)) {
         let mut out = Outbox::default();
         encode(&mut out);
-        self.link.receive(self.now, id, &mut out.bytes(), |(), _, _| {});
+        self.link.receive(self.now, id, &mut out.bytes());
     }
 
     fn settle(&mut self) {

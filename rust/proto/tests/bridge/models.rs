@@ -6,7 +6,7 @@ use softs_proto::bridge::{Fate, Output};
 use softs_proto::control::{Followed, Model, Running};
 use softs_proto::link::HostId;
 
-use crate::pair::{ACCEPTED, DIALLED, LENGTH, PRODUCT, Pair, student, teacher};
+use crate::pair::{ACCEPTED, DIALLED, PRODUCT, Pair, layout, student, teacher};
 
 const THERE: HostId = HostId(2);
 
@@ -29,7 +29,7 @@ fn orders_of_a_generation_are_taken_of_hosts_that_run_its_model() {
     let ((first, lanes, _), (teachers, theirs)) = (student(9), teacher(2, 4));
     let mut pair = Pair::new(first, teachers.machine);
     run(&mut pair, 0, runs(3, "a", true));
-    assert_eq!(pair.ends[0].add_ingress(THERE, &"gen/3/0".into(), LENGTH..=LENGTH), Some(0));
+    assert_eq!(pair.ends[0].add_ingress(THERE, &"gen/3/0".into(), &layout()), Some(0));
     pair.pump();
     assert!(pair.ends[1].poll_asked().is_some());
     pair.ends[1].set_lane(PRODUCT, teachers.lanes, teachers.lane, teachers.n_slots);
@@ -94,7 +94,7 @@ fn frames_about_models_that_are_malformed_end_the_session() {
     ] {
         let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
         let bytes = [&(payload.len() as u32).to_le_bytes(), &[kind][..], &payload].concat();
-        pair.ends[1].receive(pair.now, ACCEPTED, &mut &bytes[..], |_, _, _| {});
+        pair.ends[1].receive(pair.now, ACCEPTED, &mut &bytes[..]);
         let end = pair.end_of(1).unwrap_or_default();
         assert!(end.contains(why), "{kind} {end:?}, not {why}");
     }
@@ -103,7 +103,7 @@ fn frames_about_models_that_are_malformed_end_the_session() {
 #[test]
 fn a_model_goes_out_before_orders_of_its_samples() {
     let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
-    assert_eq!(pair.ends[0].add_ingress(THERE, &"gen/3/0".into(), LENGTH..=LENGTH), Some(0));
+    assert_eq!(pair.ends[0].add_ingress(THERE, &"gen/3/0".into(), &layout()), Some(0));
     pair.ends[0].models().set_here(pair.now, runs(3, "a", true));
     let Some(Output::Frames(bytes)) = pair.ends[0].poll_output(DIALLED) else { panic!("nothing") };
     let first = u32::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;

@@ -13,6 +13,7 @@ use softs_proto::control::{Control, Endpoint, LinkSeat, News, Outcome, Request, 
 use softs_proto::link::HostId;
 use softs_proto::wire::Message;
 
+use crate::lane_model::Claim;
 use crate::network::{Network, Segment, Time};
 use crate::world::Random;
 
@@ -41,7 +42,7 @@ struct Peer {
 
 struct Host {
     broker: Control,
-    link: Bridges<(), NoLanes>,
+    link: Bridges<Claim, NoLanes>,
     targets: Vec<usize>,
     n_accepted: u64,
     warnings: Vec<String>,
@@ -270,7 +271,7 @@ impl World {
             }
             (Segment::Accepted, Some(name)) => host.link.sessions().connected(name),
             (Segment::Bytes(bytes), Some(name)) => {
-                host.link.receive(now, name, &mut &bytes[..], |(), _, _| {});
+                host.link.receive(now, name, &mut &bytes[..]);
             }
             (Segment::Closed, Some(name)) => {
                 connection.names[to] = None;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use softs_proto::bridge::{Asked, Bridges, Fate, Output};
+use softs_proto::bridge::{Asked, Bridges, Fate, Output, RaggedTensor, SampleLayout};
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, Lanes, SlotId};
 use softs_proto::link::HostId;
@@ -18,6 +18,20 @@ pub(crate) const LENGTH: u64 = 600_000;
 /// The supplier that the ingress is, and that of the teacher.
 pub(crate) const INGRESS: u64 = 1;
 pub(crate) const TEACHER: u64 = 2;
+
+/// That of samples that all have so many bytes.
+pub(crate) fn fixed(bytes: u64) -> SampleLayout {
+    SampleLayout::new(bytes, [].into()).unwrap()
+}
+
+pub(crate) fn layout() -> SampleLayout {
+    fixed(LENGTH)
+}
+
+/// That of samples with one ragged tensor of bytes, in slots as large.
+pub(crate) fn ragged() -> SampleLayout {
+    SampleLayout::new(8, [RaggedTensor { step_bytes: 1, max_length: LENGTH - 8 }].into()).unwrap()
+}
 
 pub(crate) fn machine(host: u64) -> Machine {
     Bridges::new(HostId(host))
@@ -79,12 +93,17 @@ impl Pair {
 
     /// The hosts of `student` and `teacher` with a bridge, number 0.
     pub(crate) fn bridged(student: Machine, teachers: Teachers) -> Self {
+        Self::bridged_by(&layout(), student, teachers)
+    }
+
+    /// The same, for samples of a layout.
+    pub(crate) fn bridged_by(layout: &SampleLayout, student: Machine, teachers: Teachers) -> Self {
         let Teachers { machine, lanes, lane, n_slots } = teachers;
         let mut pair = Self::new(student, machine);
-        assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+        assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), layout), Some(0));
         pair.pump();
         let asked = pair.ends[1].poll_asked();
-        assert_eq!(asked, Some(Asked { number: PRODUCT, product: product(), lengths: LENGTH..=LENGTH }));
+        assert_eq!(asked, Some(Asked { number: PRODUCT, product: product(), layout: layout.clone() }));
         pair.ends[1].set_lane(PRODUCT, lanes, lane, n_slots);
         pair.teach();
         pair.pump();
@@ -109,12 +128,13 @@ impl Pair {
             moved = true;
             let (there, name) = (&mut self.ends[1 - from], names[1 - from]);
             match output {
-                Output::Frames(bytes) => there.receive(self.now, name, &mut &bytes[..], |_, _, _| {}),
+                Output::Frames(bytes) => there.receive(self.now, name, &mut &bytes[..]),
                 Output::Piece(piece) => {
-                    there.receive(self.now, name, &mut &piece.header[..], |_, _, _| {});
+                    there.receive(self.now, name, &mut &piece.header[..]);
                     let (claim, offset, left) = there.piece(name).expect("it was posted");
                     assert_eq!((offset, left as u64), (piece.from, piece.to - piece.from));
                     *self.stored.entry(claim.slot).or_default() += left as u64;
+                    claim.stated.set(Some(piece.to));
                     there.stored(self.now, name, left);
                     self.ends[from].sent(&piece);
                 }
@@ -125,7 +145,7 @@ impl Pair {
 
     /// The second end looks at its lane.
     pub(crate) fn teach(&mut self) {
-        self.ends[1].handle_lanes(PRODUCT, &mut |_| LENGTH);
+        self.ends[1].handle_lanes(PRODUCT, &mut |_| Ok(LENGTH));
     }
 
     /// The student's end claims what it may; how many.

@@ -11,7 +11,8 @@ use softs_proto::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
 use softs_proto::link::HostId;
 
 use crate::pair::{
-    ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, product, student, teacher,
+    ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, fixed, layout, machine, product, ragged,
+    student, teacher,
 };
 
 #[test]
@@ -48,7 +49,7 @@ fn a_slot_is_not_used_again_before_the_kernel_has_its_bytes() {
     let ranges: Vec<_> = pieces.iter().map(|piece| (piece.from, piece.to, piece.is_last)).collect();
     assert_eq!(ranges, [(0, 262_144, false), (262_144, 524_288, false), (524_288, LENGTH, true)]);
     let want = |pair: &mut Pair| {
-        pair.ends[1].handle_lanes(PRODUCT, &mut |_| LENGTH);
+        pair.ends[1].handle_lanes(PRODUCT, &mut |_| Ok(LENGTH));
         theirs.take_placed().len()
     };
     assert_eq!(want(&mut pair), 1, "the first");
@@ -122,9 +123,55 @@ fn a_sample_of_a_wrong_length_fails_where_it_was_made() {
     pair.claim(&lanes);
     pair.pump();
     theirs.publish(&theirs.claim(TEACHER).unwrap(), Ok(()));
-    pair.ends[1].handle_lanes(PRODUCT, &mut |_| LENGTH + 1);
+    pair.ends[1].handle_lanes(PRODUCT, &mut |_| Ok(LENGTH + 1));
     pair.pump();
     assert!(matches!(&pair.ended()[..], [(100, Fate::Failed(why))] if why.contains("600001 bytes")));
+}
+
+#[test]
+fn a_ragged_sample_crosses_with_the_bytes_that_it_has() {
+    let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged_by(&ragged(), first, second);
+    assert_eq!(pair.claim(&lanes), 2);
+    pair.pump();
+    for _ in 0..2 {
+        theirs.publish(&theirs.claim(TEACHER).unwrap(), Ok(()));
+    }
+    let lengths = [262_145, 8];
+    pair.ends[1].handle_lanes(PRODUCT, &mut |slot| Ok(lengths[slot as usize]));
+    pair.pump();
+    assert_eq!(pair.ended(), [(100, Fate::Written(262_145)), (101, Fate::Written(8))]);
+    assert_eq!(pair.stored.values().copied().collect::<Vec<_>>(), lengths);
+}
+
+#[test]
+fn a_ragged_sample_without_a_length_that_it_may_have_fails_where_it_was_made() {
+    for (measured, why) in [
+        (Ok(7), "a sample of 7 bytes, and 8..=600000 may be"),
+        (Ok(LENGTH + 1), "a sample of 600001 bytes"),
+        (Err("tensor \"0\" has length -1"), "tensor \"0\" has length -1"),
+    ] {
+        let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+        let mut pair = Pair::bridged_by(&ragged(), first, second);
+        pair.claim(&lanes);
+        pair.pump();
+        theirs.publish(&theirs.claim(TEACHER).unwrap(), Ok(()));
+        pair.ends[1].handle_lanes(PRODUCT, &mut |_| measured.map_err(str::to_owned));
+        pair.pump();
+        assert!(matches!(&pair.ended()[..], [(100, Fate::Failed(told))] if told.contains(why)), "{why}");
+    }
+}
+
+#[test]
+fn samples_of_other_layouts_are_another_product() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::new(first, second.machine);
+    for layout in [layout(), ragged(), layout()] {
+        assert!(pair.ends[0].add_ingress(HostId(2), &product(), &layout).is_some());
+    }
+    pair.pump();
+    let asked: Vec<_> = std::iter::from_fn(|| pair.ends[1].poll_asked()).map(|asked| asked.layout).collect();
+    assert_eq!(asked, [layout(), ragged()]);
 }
 
 #[test]
@@ -166,17 +213,17 @@ fn each_host_has_one_order_in_turn() {
         for _ in 0..4 {
             for (first, name, theirs) in students.iter_mut() {
                 while let Some(softs_proto::bridge::Output::Frames(bytes)) = first.poll_output(*name) {
-                    second.receive(now, *theirs, &mut &bytes[..], |_, _, _| {});
+                    second.receive(now, *theirs, &mut &bytes[..]);
                 }
                 while let Some(softs_proto::bridge::Output::Frames(bytes)) = second.poll_output(*theirs) {
-                    first.receive(now, *name, &mut &bytes[..], |_, _, _| {});
+                    first.receive(now, *name, &mut &bytes[..]);
                 }
             }
         }
     };
     wire(&mut second, &mut students);
     for (first, ..) in &mut students {
-        assert_eq!(first.add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+        assert_eq!(first.add_ingress(HostId(2), &product(), &layout()), Some(0));
     }
     wire(&mut second, &mut students);
     assert_eq!(second.poll_asked().unwrap().number, PRODUCT);
@@ -185,7 +232,7 @@ fn each_host_has_one_order_in_turn() {
     for (n, (first, ..)) in students.iter_mut().enumerate() {
         for i in 0..3 {
             let sequence = 10 * n as u64 + i;
-            let claim = crate::lane_model::Claim { slot: 0, sequence, product: "p".to_owned(), owner: 1 };
+            let claim = crate::lane_model::Claim::new(0, sequence, "p", 1);
             first.claimed(now, HostId(2), 0, claim, sequence);
         }
     }
@@ -194,7 +241,7 @@ fn each_host_has_one_order_in_turn() {
     while let Some(made) = theirs.claim(TEACHER) {
         order.push(made.sequence);
         theirs.publish(&made, Err("no"));
-        second.handle_lanes(PRODUCT, &mut |_| LENGTH);
+        second.handle_lanes(PRODUCT, &mut |_| Ok(LENGTH));
         wire(&mut second, &mut students);
     }
     assert_eq!(order, [0, 10, 1, 11, 2, 12]);
@@ -226,7 +273,7 @@ fn a_bridge_ends_with_its_session_and_what_it_ordered_is_kept_for_the_next_one()
     for end in 0..2 {
         pair.ends[end].disconnected(cut, [DIALLED, ACCEPTED][end], "cut");
     }
-    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), None, "without a session");
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), None, "without a session");
     let at = pair.ends[0].next_at().unwrap();
     assert!(pair.ends[1].drop_unused(at).is_empty());
     let (_, name) = pair.ends[0].sessions().poll_dial(at).unwrap();
@@ -235,15 +282,15 @@ fn a_bridge_ends_with_its_session_and_what_it_ordered_is_kept_for_the_next_one()
     let wire = |ends: &mut [crate::pair::Machine; 2]| {
         for _ in 0..4 {
             while let Some(Output::Frames(bytes)) = ends[0].poll_output(name) {
-                ends[1].receive(at, PeerId(4), &mut &bytes[..], |_, _, _| {});
+                ends[1].receive(at, PeerId(4), &mut &bytes[..]);
             }
             while let Some(Output::Frames(bytes)) = ends[1].poll_output(PeerId(4)) {
-                ends[0].receive(at, name, &mut &bytes[..], |_, _, _| {});
+                ends[0].receive(at, name, &mut &bytes[..]);
             }
         }
     };
     wire(&mut pair.ends);
-    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(0));
     wire(&mut pair.ends);
     assert_eq!(pair.ends[1].poll_asked(), None, "its lane is there");
     assert_eq!(pair.ends[0].room(at, HostId(2), 0), 2);
@@ -260,7 +307,7 @@ fn what_has_no_suppliers_takes_no_orders() {
     let ((first, lanes, _), (second, _)) = (student(5), teacher(2, 4));
     let mut pair = Pair::new(first, second.machine);
     let (now, there) = (pair.now, HostId(2));
-    assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(0));
+    assert_eq!(pair.ends[0].add_ingress(there, &product(), &layout()), Some(0));
     pair.pump();
     assert!(pair.ends[0].take_offers() && !pair.ends[0].take_offers());
     assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0)), (0, 0));
@@ -300,7 +347,7 @@ fn products_are_bounded() {
     let mut pair = Pair::new(first, second.machine);
     for n in 0..=MAX_BRIDGED_PRODUCTS {
         let name = Arc::from(n.to_string());
-        assert!(pair.ends[0].add_ingress(HostId(2), &name, 1..=1).is_some());
+        assert!(pair.ends[0].add_ingress(HostId(2), &name, &fixed(1)).is_some());
     }
     pair.pump();
     assert_eq!(std::iter::from_fn(|| pair.ends[1].poll_asked()).count(), MAX_BRIDGED_PRODUCTS);
@@ -327,7 +374,7 @@ fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
     pair.pump();
     assert_eq!(pair.ended(), [(100, Fate::Written(LENGTH))]);
     // Another one may follow in this session.
-    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(1));
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
     assert_eq!(pair.ends[0].room(now, HostId(2), 1), 2);
 }
@@ -340,7 +387,7 @@ fn an_offer_that_has_crossed_the_end_of_its_bridge_is_nothing() {
     pair.ends[0].remove_ingress(now, HostId(2), 0);
     assert!(pair.ends[0].poll_output(DIALLED).is_some());
     Message::Offer(Offer { suppliers: 3, slots: 4 }).encode(0, &mut offer);
-    pair.ends[0].receive(now, DIALLED, &mut offer.bytes(), |_, _, _| {});
+    pair.ends[0].receive(now, DIALLED, &mut offer.bytes());
     assert_eq!(pair.end_of(0), None);
 }
 
@@ -350,12 +397,12 @@ fn a_session_has_so_many_bridges_at_once() {
     let mut pair = Pair::bridged(first, second);
     let (now, there) = (pair.now, HostId(2));
     for bridge in 1..MAX_BRIDGES as u32 {
-        assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(bridge));
+        assert_eq!(pair.ends[0].add_ingress(there, &product(), &layout()), Some(bridge));
     }
-    assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), None);
+    assert_eq!(pair.ends[0].add_ingress(there, &product(), &layout()), None);
     pair.ends[0].remove_ingress(now, there, 7);
     pair.pump();
-    let next = pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH);
+    let next = pair.ends[0].add_ingress(there, &product(), &layout());
     assert_eq!(next, Some(MAX_BRIDGES as u32), "no number twice");
     pair.pump();
     assert_eq!((pair.end_of(0), pair.end_of(1)), (None, None));
@@ -380,7 +427,7 @@ fn a_host_may_have_two_bridges_to_one_product() {
     let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
     let now = pair.now;
-    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(1));
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
     for bridge in [0, 1] {
         let room = pair.ends[0].room(now, HostId(2), bridge);

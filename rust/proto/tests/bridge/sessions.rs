@@ -186,11 +186,14 @@ fn what_is_no_handshake_is_refused() {
     let now = Instant::now();
     let begin = Frame::Begin(1);
     let mut other = frame(&hello(1));
-    other[5 + 8] = 9;
+    other[5 + 8] = 1;
     for (bytes, why) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "may come here"),
         (b"\x09\0\0\0\x01GET / HTTP".to_vec(), "does not speak the protocol of a link"),
-        (other, "version 9 of the protocol of a link, and this process version 1"),
+        (
+            other,
+            "version 1 of the protocol of a link, and this process version 2; install the same softs-fast",
+        ),
         (frame(&hello(2)), "it is this host itself"),
         (frame(&begin), "malformed handshake"),
         (frame(&Frame::Ping), "malformed handshake"),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use softs_proto::bridge::{Bridges, Output};
+use softs_proto::bridge::{Bridges, Output, RaggedTensor, SampleLayout};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Lanes;
 use softs_proto::link::HostId;
@@ -14,6 +14,7 @@ mod hosts;
 
 use crate::lane_model::{Claim, ModelLanes};
 use crate::network::{Network, Node, Segment, Time};
+use crate::pair::fixed;
 use hosts::{Student, Teacher};
 
 const MS: Time = 1_000;
@@ -158,8 +159,12 @@ impl World {
         process.targets = targets;
     }
 
-    fn lengths(&self) -> std::ops::RangeInclusive<u64> {
-        if self.ragged { 8..=self.length } else { self.length..=self.length }
+    fn layout(&self) -> SampleLayout {
+        if !self.ragged {
+            return fixed(self.length);
+        }
+        let tensor = RaggedTensor { step_bytes: 1, max_length: self.length - 8 };
+        SampleLayout::new(8, [tensor].into()).unwrap()
     }
 
     /// How long the sample of a sequence number is.
@@ -250,7 +255,7 @@ impl World {
                 while !rest.is_empty() {
                     let n = (1 + self.random.below(40) as usize).min(rest.len());
                     let (mut part, later) = rest.split_at(n);
-                    process.machine.receive(now, name, &mut part, |_, _, _| {});
+                    process.machine.receive(now, name, &mut part);
                     if !part.is_empty() && process.machine.sessions().wants_bytes(name) {
                         panic!("seed {}: a piece in a frame", self.seed);
                     }

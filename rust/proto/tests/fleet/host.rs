@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use softs_proto::bridge::{Bridges, Demand, Fate};
+use softs_proto::bridge::{Bridges, Demand, Fate, SampleLayout};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Lanes;
 use softs_proto::control::{Model, Running};
@@ -139,8 +139,8 @@ impl Host {
                     product.segment = Some(segment);
                 }
             }
-            let lengths = context.options.sample_bytes;
-            ingresses.settle(now, time, &mut supplier.machine, machine, lengths);
+            let layout = SampleLayout::new(context.options.sample_bytes, [].into()).unwrap();
+            ingresses.settle(now, time, &mut supplier.machine, machine, &layout);
             supplier.exchange(now, time, &mut self.market);
             self.market.collect();
             if !self.market.has_messages() {
@@ -199,7 +199,7 @@ impl Host {
         let Link { machine, products, connections, dirty, .. } = &mut self.link;
         for (&number, product) in products.iter() {
             if product.segment.as_ref().is_some_and(|segment| segment.take_ring() | is_due) {
-                machine.handle_lanes(number, &mut |_| context.options.sample_bytes);
+                machine.handle_lanes(number, &mut |_| Ok(context.options.sample_bytes));
                 dirty.extend(connections.keys());
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use softs_proto::bridge::{Bridges, HOLD_TIME, UNUSED_TIME};
+use softs_proto::bridge::{Bridges, HOLD_TIME, SampleLayout, SlotMemory, UNUSED_TIME};
 use softs_proto::client::{LaneRef, Lanes};
 use softs_proto::link::HostId;
 use softs_proto::supplier::{LaneChange, LaneId, Supplier};
@@ -23,6 +23,15 @@ pub(crate) struct Claimed {
     pub(crate) segment: Segment,
     pub(crate) claim: Claim,
     pub(crate) bridge: usize,
+}
+
+/// The world writes.
+impl SlotMemory for Claimed {
+    fn store(&self, _offset: u64, _bytes: &[u8]) {}
+
+    fn sample_bytes(&self) -> Result<u64, String> {
+        Ok(self.segment.read(self.claim.slot).1)
+    }
 }
 
 #[derive(Debug)]
@@ -148,7 +157,7 @@ impl Ingresses {
         time: Time,
         supplier: &mut Supplier,
         machine: &mut Machine,
-        lengths: u64,
+        layout: &SampleLayout,
     ) {
         let Self { owner, hosts, goods, bridges, n_bridges, .. } = self;
         for (product, goods) in goods.iter_mut() {
@@ -157,7 +166,7 @@ impl Ingresses {
                 if goods.bridges.contains_key(&host) {
                     continue;
                 }
-                let Some(number) = machine.add_ingress(host, product, lengths..=lengths) else { continue };
+                let Some(number) = machine.add_ingress(host, product, layout) else { continue };
                 *n_bridges += 1;
                 goods.bridges.insert(host, *n_bridges);
                 let product = Arc::clone(product);

@@ -279,7 +279,7 @@ impl World {
             (Packet::Bytes(bytes), Some(name)) => {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() && self.hosts[at].link.machine.sessions().wants_bytes(name) {
-                    self.hosts[at].link.machine.receive(now, name, &mut rest, |_, _, _| {});
+                    self.hosts[at].link.machine.receive(now, name, &mut rest);
                     // A session before it may have to be closed.
                     self.close(at);
                 }
@@ -287,7 +287,7 @@ impl World {
             }
             (Packet::Piece(header, sample, from, to), Some(name)) => {
                 let machine = &mut link.machine;
-                machine.receive(now, name, &mut &header[..], |_, _, _| {});
+                machine.receive(now, name, &mut &header[..]);
                 if let Some((claimed, offset, left)) = machine.piece(name) {
                     assert_eq!((offset, left as u64), (from, to - from), "bytes that belong elsewhere");
                     claimed.segment.write(&claimed.claim, sample, from, to);

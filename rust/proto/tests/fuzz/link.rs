@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use softs_proto::bridge::{Bridges, Message, Offer, Output, piece_header, shape};
+use softs_proto::bridge::{
+    Bridges, Message, Offer, Output, RaggedTensor, SampleLayout, SlotMemory, piece_header, shape,
+};
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, NoLanes};
 use softs_proto::framing::{BulkReader, HEADER_BYTES, Outbox};
@@ -12,6 +14,22 @@ use softs_proto::link::{Event, Frame, HostId};
 use crate::rng::Rng;
 
 const CALLED: PeerId = PeerId(2);
+
+/// A claim, by its number, of a sample that says it has 9 bytes, or no length that it may have.
+struct Claim(u64);
+
+impl SlotMemory for Claim {
+    fn store(&self, _offset: u64, _bytes: &[u8]) {}
+
+    fn sample_bytes(&self) -> Result<u64, String> {
+        if self.0 == 0 { Ok(9) } else { Err("no such length".to_owned()) }
+    }
+}
+
+/// Of samples of 8 or 9 bytes.
+fn ragged() -> SampleLayout {
+    SampleLayout::new(8, [RaggedTensor { step_bytes: 1, max_length: 1 }].into()).expect("it fits")
+}
 
 /// Runs the cases of these seeds.
 ///
@@ -54,7 +72,11 @@ fn push_message(rng: &mut Rng, out: &mut Outbox) {
             out.push(32, &[&flags, &generation, &[rng.below(3) as u8, 0, 0, 0], b"m\xc0"]);
         }
         11 => out.push(33 + rng.below(3) as u8, &[&b"why"[..rng.below(4)]]),
-        0 => Message::Open(1, 9, ["p", "q", "gen/1/0"][rng.below(3)]).encode(bridge, out),
+        0 => {
+            let layout =
+                if rng.below(2) == 0 { ragged() } else { SampleLayout::new(9, [].into()).expect("it fits") };
+            Message::Open(layout, ["p", "q", "gen/1/0"][rng.below(3)]).encode(bridge, out);
+        }
         1 => Message::Closed("why").encode(bridge, out),
         2 => Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(bridge, out),
         3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),
@@ -97,26 +119,26 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 #[allow(clippy::disallowed_methods, reason = "any moment will do")]
 fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
     let now = Instant::now();
-    let mut host: Bridges<u64, NoLanes> = Bridges::new(HostId(2));
+    let mut host: Bridges<Claim, NoLanes> = Bridges::new(HostId(2));
     assert!(host.sessions().accepted(now, CALLED));
     if rng.below(8) > 0 {
         let mut out = Outbox::default();
         Frame::Hello(HostId(1)).encode(&mut out);
         Frame::Begin(1).encode(&mut out);
-        host.receive(now, CALLED, &mut out.bytes(), |_, _, _| {});
+        host.receive(now, CALLED, &mut out.bytes());
         assert_eq!(host.poll_event(), Some(Event::Began(HostId(1))));
-        assert_eq!(host.add_ingress(HostId(1), &"p".into(), 1..=9), Some(0));
+        assert_eq!(host.add_ingress(HostId(1), &"p".into(), &ragged()), Some(0));
         let mut out = Outbox::default();
         Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(0, &mut out);
-        host.receive(now, CALLED, &mut out.bytes(), |_, _, _| {});
-        (0..2).for_each(|claim| host.claimed(now, HostId(1), 0, claim, claim));
+        host.receive(now, CALLED, &mut out.bytes());
+        (0..2).for_each(|claim| host.claimed(now, HostId(1), 0, Claim(claim), claim));
         while host.poll_output(CALLED).is_some() {}
     }
     let (mut ended, mut stored) = ([0; 2], 0);
     for mut piece in bytes.chunks(1 + rng.below(bytes.len())) {
         while !piece.is_empty() && host.sessions().wants_bytes(CALLED) {
-            host.receive(now, CALLED, &mut piece, |_, _, _| {});
-            if let Some((&claim, offset, left)) = host.piece(CALLED) {
+            host.receive(now, CALLED, &mut piece);
+            if let Some((&Claim(claim), offset, left)) = host.piece(CALLED) {
                 assert!(offset + left as u64 <= 9 && ended[claim as usize] == 0, "seed {seed}");
                 let n = left.min(piece.len());
                 stored += n;
@@ -135,7 +157,7 @@ fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
     }
     assert!(stored <= 18, "seed {seed}");
     host.disconnected(now, CALLED, "end");
-    for (claim, _) in std::iter::from_fn(|| host.poll_ended()) {
+    for (Claim(claim), _) in std::iter::from_fn(|| host.poll_ended()) {
         ended[claim as usize] += 1;
     }
     assert!(ended == [1, 1] || ended == [0, 0], "seed {seed}: {ended:?}");

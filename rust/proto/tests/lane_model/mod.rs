@@ -2,10 +2,11 @@
 //! get two writers.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::cell::RefCell;
+use std::cell::{Cell as ValueCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use softs_proto::bridge::SlotMemory;
 use softs_proto::client::{Ending, LaneEvent, LaneRef, Lanes, SlotId};
 
 /// Names a supplier.
@@ -59,6 +60,23 @@ pub(crate) struct Claim {
     pub(crate) sequence: u64,
     pub(crate) product: String,
     pub(crate) owner: Owner,
+    /// Bytes of its sample, as the lengths in its slot say; none where no sample has such lengths.
+    pub(crate) stated: ValueCell<Option<u64>>,
+}
+
+impl Claim {
+    pub(crate) fn new(slot: SlotId, sequence: u64, product: &str, owner: Owner) -> Self {
+        Self { slot, sequence, product: product.to_owned(), owner, stated: ValueCell::default() }
+    }
+}
+
+/// Where bytes go is checked by what moves them.
+impl SlotMemory for Claim {
+    fn store(&self, _offset: u64, _bytes: &[u8]) {}
+
+    fn sample_bytes(&self) -> Result<u64, String> {
+        self.stated.get().ok_or_else(|| "no sample has such lengths".to_owned())
+    }
 }
 
 impl ModelLanes {
@@ -108,7 +126,7 @@ impl ModelLanes {
         let (_, slot) = lane.unclaimed.pop_first()?;
         let order = area.orders.get_mut(&slot).unwrap();
         order.cell = Cell::Claimed(owner);
-        Some(Claim { slot, sequence: order.sequence, product: lane.product.clone(), owner })
+        Some(Claim::new(slot, order.sequence, &lane.product, owner))
     }
 
     /// Returns a claim: any supplier may have the order.

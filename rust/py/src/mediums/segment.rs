@@ -9,6 +9,7 @@ use softs_shm::{AttachPolicy, Names, SegmentError};
 
 use crate::errors::{raise, segment_error};
 use crate::memory::buffer::{Buffer, Lease, Source, bytes_filled_by};
+use crate::memory::ragged::RaggedLayout;
 
 /// Shorter copies take less time than giving up the GIL and getting it back.
 const DETACH_LEN: usize = 64 << 10;
@@ -36,16 +37,17 @@ pub(crate) struct Segment {
 #[pymethods]
 impl Segment {
     #[staticmethod]
-    #[pyo3(signature = (name, slot_size, n_slots, slot_stride=None))]
+    #[pyo3(signature = (name, slot_size, n_slots, slot_stride=None, ragged=None))]
     fn create_shm(
         py: Python<'_>,
         name: Option<&str>,
         slot_size: u64,
         n_slots: u64,
         slot_stride: Option<u64>,
+        ragged: Option<&RaggedLayout>,
     ) -> PyResult<Self> {
-        let stride = slot_stride.unwrap_or(slot_size);
-        Self::new(py, || softs_shm::Segment::create_shm_apart(name, slot_size, stride, n_slots))
+        let (stride, ragged) = (slot_stride.unwrap_or(slot_size), ragged.map(RaggedLayout::native));
+        Self::new(py, || softs_shm::Segment::create_shm_apart(name, slot_size, stride, n_slots, ragged))
     }
 
     #[staticmethod]

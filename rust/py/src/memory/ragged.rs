@@ -75,6 +75,12 @@ impl RaggedLayout {
     }
 }
 
+impl RaggedLayout {
+    pub(crate) fn native(&self) -> &softs_shm::RaggedLayout {
+        &self.layout
+    }
+}
+
 /// Contiguous bytes of the values of one tensor in some samples.
 enum Values {
     EndToEnd(Buffer),

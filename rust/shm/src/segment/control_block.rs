@@ -5,12 +5,15 @@ use std::os::fd::BorrowedFd;
 
 use super::access::read_all;
 use super::layout::{BLOCK_LEN, Layout};
+use super::ragged_layout::{RaggedLayout, RaggedTensor};
 
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
 pub const LAYOUT_VERSION: u32 = 4;
 const NAME_CAP: usize = 256;
+/// Ragged tensors of which a block tells.
+pub(crate) const RAGGED_CAP: usize = 128;
 
 /// The block in the segment, all integers little-endian.
 ///
@@ -30,7 +33,10 @@ struct Block {
     slot_stride: u64,
     public: [u8; NAME_CAP],
     hidden: [u8; NAME_CAP],
-    room: [u8; BLOCK_LEN as usize - 576],
+    n_ragged: u64,
+    values_at: u64,
+    ragged: [[u64; 2]; RAGGED_CAP],
+    room: [u8; BLOCK_LEN as usize - 592 - 16 * RAGGED_CAP],
 }
 
 const _: () = {
@@ -48,7 +54,10 @@ const _: () = {
     assert!(offset_of!(Block, slot_stride) == 56);
     assert!(offset_of!(Block, public) == 64);
     assert!(offset_of!(Block, hidden) == 320);
-    assert!(offset_of!(Block, room) == 576);
+    assert!(offset_of!(Block, n_ragged) == 576);
+    assert!(offset_of!(Block, values_at) == 584);
+    assert!(offset_of!(Block, ragged) == 592);
+    assert!(offset_of!(Block, room) == 2640);
 };
 
 /// Offset of the version in the block; it is written last.
@@ -78,6 +87,8 @@ pub(crate) struct Control {
     pub(crate) public: Vec<u8>,
     /// The second link; empty for files.
     pub(crate) hidden: Vec<u8>,
+    /// Where the ragged tensors of samples are, if there are some and the client has said so.
+    pub(crate) ragged: Option<RaggedLayout>,
 }
 
 impl Control {
@@ -101,6 +112,14 @@ impl Control {
             let kept = &name[..name.len().min(NAME_CAP)];
             put(len_at, &(kept.len() as u16).to_le_bytes());
             put(at, kept);
+        }
+        if let Some(ragged) = &self.ragged {
+            put(offset_of!(Block, n_ragged), &(ragged.tensors().len() as u64).to_le_bytes());
+            put(offset_of!(Block, values_at), &(ragged.values_at() as u64).to_le_bytes());
+            for (i, tensor) in ragged.tensors().iter().enumerate() {
+                let sizes = [tensor.step_len, tensor.max_length].map(|size| (size as u64).to_le_bytes());
+                put(offset_of!(Block, ragged) + 16 * i, sizes.as_flattened());
+            }
         }
         block
     }
@@ -160,8 +179,27 @@ impl Control {
             owner_pid: u32_at(block, offset_of!(Block, owner_pid)),
             public: name(offset_of!(Block, public_len), offset_of!(Block, public))?,
             hidden: name(offset_of!(Block, hidden_len), offset_of!(Block, hidden))?,
+            ragged: ragged_of(block, layout.slot_size)?,
         }))
     }
+}
+
+fn ragged_of(block: &[u8; BLOCK_LEN as usize], slot_size: u64) -> Result<Option<RaggedLayout>, String> {
+    let n = u64_at(block, offset_of!(Block, n_ragged));
+    if n == 0 {
+        return Ok(None);
+    }
+    let layout = || {
+        let size = |at: usize| usize::try_from(u64_at(block, at)).ok();
+        let tensors = (0..usize::try_from(n).ok().filter(|n| *n <= RAGGED_CAP)?).map(|i| {
+            let at = offset_of!(Block, ragged) + 16 * i;
+            Some(RaggedTensor { name: i.to_string(), step_len: size(at)?, max_length: size(at + 8)? })
+        });
+        let layout = RaggedLayout::new(size(offset_of!(Block, values_at))?, tensors.collect::<Option<_>>()?);
+        layout.filter(|layout| layout.max_len() as u64 == slot_size)
+    };
+    let wrong = || format!("{n} ragged tensors that do not make samples of {slot_size} bytes");
+    layout().map(Some).ok_or_else(wrong)
 }
 
 /// Reads the control block of a file; `None` when it has none.
@@ -206,7 +244,16 @@ mod tests {
             owner_pid: 77,
             public: b"sl_0123456789abcdef".to_vec(),
             hidden: b".sl_fedcba9876543210".to_vec(),
+            ragged: None,
         }
+    }
+
+    /// 100 bytes at most: two lengths, and tensors of 40 and 44 bytes.
+    fn ragged() -> Control {
+        let tensor =
+            |i: usize, step_len, max_length| RaggedTensor { name: i.to_string(), step_len, max_length };
+        let layout = RaggedLayout::new(16, vec![tensor(0, 4, 10), tensor(1, 11, 4)]);
+        Control { ragged: layout, ..control() }
     }
 
     fn published(control: &Control) -> [u8; BLOCK_LEN as usize] {
@@ -217,9 +264,10 @@ mod tests {
 
     #[test]
     fn an_encoded_block_decodes_to_the_same() {
-        let control = control();
-        let block = published(&control);
-        assert_eq!(Control::decode(&block, control.layout.file_len()), Ok(Some(control)));
+        for control in [control(), ragged()] {
+            let block = published(&control);
+            assert_eq!(Control::decode(&block, control.layout.file_len()), Ok(Some(control)));
+        }
     }
 
     #[test]
@@ -256,17 +304,29 @@ mod tests {
         assert!(with(56, &99_u64.to_le_bytes()).is_err(), "slots that overlap");
         assert!(with(44, &257_u16.to_le_bytes()).is_err(), "a name longer than its field");
         assert!(Control::decode(&good, len + BLOCK_LEN).is_err(), "shorter than the file");
+        let good = published(&ragged());
+        for (at, number) in [(576, 1), (576, 3), (576, 129), (576, u64::MAX), (584, 15), (584, 17)] {
+            let mut block = good;
+            block[at..at + 8].copy_from_slice(&number.to_le_bytes());
+            let why = Control::decode(&block, len).unwrap_err();
+            assert!(why.contains("ragged tensors that do not make samples of 100 bytes"), "{at}: {why}");
+        }
+        for (at, number) in [(592, u64::MAX), (600, u64::MAX), (600, 11)] {
+            let mut block = good;
+            block[at..at + 8].copy_from_slice(&number.to_le_bytes());
+            assert!(Control::decode(&block, len).is_err(), "{at}");
+        }
     }
 
     proptest! {
         #[test]
         fn no_block_makes_the_decoder_panic_or_return_wrong_sizes(
-            noise in prop::collection::vec(any::<u8>(), 576),
+            noise in prop::collection::vec(any::<u8>(), 624),
             file_len in any::<u64>(),
             keep_head in any::<bool>(),
         ) {
             let mut block = [0; BLOCK_LEN as usize];
-            block[..576].copy_from_slice(&noise);
+            block[..624].copy_from_slice(&noise);
             if keep_head {
                 block[..16].copy_from_slice(&published(&control())[..16]);
             }

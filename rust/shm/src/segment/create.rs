@@ -14,11 +14,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::access::{Access, write_all};
 use super::allocate::{allocate, allocate_heads, full, is_whole};
-use super::control_block::{Control, Kind, LAYOUT_VERSION, SEGMENT_ID_AT, VERSION_AT, read_control};
+use super::control_block::{
+    Control, Kind, LAYOUT_VERSION, RAGGED_CAP, SEGMENT_ID_AT, VERSION_AT, read_control,
+};
 use super::handle::Segment;
 use super::layout::{BLOCK_LEN, Layout};
 use super::map::Map;
 use super::names::{Names, SHM_DIR, shm_entry};
+use super::ragged_layout::RaggedLayout;
 use crate::SegmentError;
 
 /// Only the owner's user may open a segment.
@@ -29,17 +32,27 @@ const ATTEMPTS: usize = 16;
 impl Segment {
     /// Creates and locks shared memory. Without a name: `sl_` and 16 hexadecimal digits.
     pub fn create_shm(name: Option<&str>, slot_size: u64, n_slots: u64) -> Result<Self, SegmentError> {
-        Self::create_shm_apart(name, slot_size, slot_size, n_slots)
+        Self::create_shm_apart(name, slot_size, slot_size, n_slots, None)
     }
 
-    /// As [`Self::create_shm`], with slots that begin `slot_stride` bytes apart.
+    /// As [`Self::create_shm`], with slots that begin `slot_stride` bytes apart, for samples with ragged tensors where the
+    /// layout of these is given.
     pub fn create_shm_apart(
         name: Option<&str>,
         slot_size: u64,
         slot_stride: u64,
         n_slots: u64,
+        ragged: Option<&RaggedLayout>,
     ) -> Result<Self, SegmentError> {
-        shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?)
+        if let Some(ragged) = ragged.filter(|ragged| ragged.max_len() as u64 != slot_size) {
+            let longest = ragged.max_len();
+            return Err(SegmentError::Invalid(format!(
+                "ragged tensors make samples of {longest} bytes at most, and slots have {slot_size}"
+            )));
+        }
+        // With more tensors than a block tells of, peers take all bytes of a slot for those of its sample.
+        let told = ragged.filter(|ragged| ragged.tensors().len() <= RAGGED_CAP).cloned();
+        shm(Path::new(SHM_DIR), name, Layout::new(slot_size, slot_stride, n_slots)?, told)
     }
 
     /// Creates and locks a file, and its directories. An existing file is overwritten in place, so that peers that
@@ -65,12 +78,17 @@ impl Segment {
     }
 }
 
-pub(crate) fn shm(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
-    shm_from(unnamed, dir, name, Kind::Shm, layout)
+pub(crate) fn shm(
+    dir: &Path,
+    name: Option<&str>,
+    layout: Layout,
+    ragged: Option<RaggedLayout>,
+) -> Result<Segment, SegmentError> {
+    shm_from(unnamed, dir, name, (Kind::Shm, layout, ragged))
 }
 
 pub(crate) fn tickets(dir: &Path, name: Option<&str>, layout: Layout) -> Result<Segment, SegmentError> {
-    shm_from(unnamed, dir, name, Kind::Tickets, layout.of_tickets()?)
+    shm_from(unnamed, dir, name, (Kind::Tickets, layout.of_tickets()?, None))
 }
 
 pub(crate) fn file(path: &Path, layout: Layout) -> Result<Segment, SegmentError> {
@@ -84,8 +102,7 @@ fn shm_from(
     start: Start,
     dir: &Path,
     name: Option<&str>,
-    kind: Kind,
-    layout: Layout,
+    (kind, layout, ragged): (Kind, Layout, Option<RaggedLayout>),
 ) -> Result<Segment, SegmentError> {
     let address = match name {
         Some(name) => name.to_owned(),
@@ -101,6 +118,7 @@ fn shm_from(
         owner_pid: std::process::id(),
         public: entry.as_bytes().to_vec(),
         hidden: hidden_entry.into_bytes(),
+        ragged,
     };
 
     let (file, mut links) = start(dir, &hidden, &address)?;
@@ -131,6 +149,7 @@ fn file_from(start: Start, path: &Path, layout: Layout) -> Result<Segment, Segme
         owner_pid: std::process::id(),
         public: Vec::new(),
         hidden: Vec::new(),
+        ragged: None,
     };
     for _ in 0..ATTEMPTS {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -302,6 +321,7 @@ fn owned(
         access,
         names: Names { address, public, hidden, dev: stat.st_dev, ino: stat.st_ino },
         layout: Some(control.layout),
+        ragged: control.ragged.clone(),
         slots_len: control.layout.slots_len(),
         segment_id: control.segment_id,
         pid: control.owner_pid,
@@ -380,10 +400,10 @@ mod tests {
         let n_entries = || fs::read_dir(&dir).unwrap().count();
         let layout = Layout::new(8, 8, 2).unwrap();
 
-        let owner = shm_from(named, &dir, Some("mine"), Kind::Shm, layout).unwrap();
+        let owner = shm_from(named, &dir, Some("mine"), (Kind::Shm, layout, None)).unwrap();
         assert_eq!(n_entries(), 2);
         assert!(matches!(
-            shm_from(named, &dir, Some("mine"), Kind::Shm, layout),
+            shm_from(named, &dir, Some("mine"), (Kind::Shm, layout, None)),
             Err(SegmentError::Exists { .. })
         ));
         assert_eq!(n_entries(), 2, "a failed creation leaves nothing");

@@ -11,6 +11,7 @@ use super::allocate::full;
 use super::control_block::SEGMENT_ID_AT;
 use super::layout::Layout;
 use super::names::{Names, links};
+use super::ragged_layout::RaggedLayout;
 use crate::SegmentError;
 use crate::copy::{CachePolicy, ForeignBytes};
 
@@ -26,6 +27,8 @@ pub struct Segment {
     pub(crate) names: Names,
     /// `None` where the segment has no control block.
     pub(crate) layout: Option<Layout>,
+    /// Of its samples, if tensors are ragged and its client has said so.
+    pub(crate) ragged: Option<RaggedLayout>,
     /// Bytes that may be read and written.
     pub(crate) slots_len: u64,
     pub(crate) segment_id: u64,
@@ -74,6 +77,13 @@ impl Segment {
     #[must_use]
     pub fn slot_stride(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.slot_stride)
+    }
+
+    /// Where the ragged tensors of its samples are, if there are some and its client has said so. In a peer the tensors
+    /// have numbers for names.
+    #[must_use]
+    pub fn ragged(&self) -> Option<&RaggedLayout> {
+        self.ragged.as_ref()
     }
 
     /// Number of slots; 0 in a segment of softs.

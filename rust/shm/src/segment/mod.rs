@@ -12,6 +12,7 @@ mod map;
 mod names;
 mod open;
 mod ragged;
+mod ragged_layout;
 mod slot_lock;
 mod sweep;
 mod view;
@@ -46,6 +47,7 @@ pub use names::Names;
 #[cfg(not(feature = "loom"))]
 pub(crate) use names::SHM_DIR;
 pub use open::AttachPolicy;
-pub use ragged::{RaggedLayout, RaggedRows, RaggedTensor};
+pub use ragged::RaggedRows;
+pub use ragged_layout::{RaggedLayout, RaggedTensor};
 pub use sweep::sweep;
 pub use view::SlotView;

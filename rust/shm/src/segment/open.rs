@@ -174,6 +174,7 @@ impl Opened {
                 ino: self.stat.st_ino,
             },
             layout: control.as_ref().map(|control| control.layout),
+            ragged: control.as_ref().and_then(|control| control.ragged.clone()),
             slots_len: control.as_ref().map_or(file_len, |control| control.layout.slots_len()),
             segment_id: control.map_or(0, |control| control.segment_id),
             pid: std::process::id(),

@@ -1,82 +1,9 @@
-//! Tensors of varying length: where they are in a slot, and how those of many slots are laid end to end.
+//! Tensors of varying length: how those of many slots are laid end to end.
 
 use super::handle::Segment;
+use super::ragged_layout::{NUMBER_LEN, RaggedLayout};
 use crate::SegmentError;
 use crate::copy::{CachePolicy, ForeignBytes};
-
-/// Bytes of a length in a slot, and of an offset in a batch: both are `i64` in the byte order of the processor.
-const NUMBER_LEN: usize = size_of::<i64>();
-
-/// A tensor with a first dimension that varies from sample to sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaggedTensor {
-    /// For errors.
-    pub name: String,
-    /// Bytes of one step along the first dimension.
-    pub step_len: usize,
-    /// The largest first dimension.
-    pub max_length: usize,
-}
-
-impl RaggedTensor {
-    /// The length that a slot or a caller states, if a sample may have it.
-    ///
-    /// # Errors
-    /// A text: what it is, and what it may be.
-    pub fn checked(&self, stated: i64) -> Result<usize, String> {
-        let Self { name, max_length, .. } = self;
-        let length = usize::try_from(stated).ok().filter(|length| length <= max_length);
-        length.ok_or_else(|| format!("tensor {name:?} has length {stated}, need 0 to {max_length}"))
-    }
-}
-
-/// Where the tensors of varying length are in a slot. It begins with their lengths. From `values_at` on it has their
-/// elements, one tensor directly after the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RaggedLayout {
-    values_at: usize,
-    tensors: Vec<RaggedTensor>,
-    /// Bytes of the longest sample.
-    max_len: usize,
-}
-
-impl RaggedLayout {
-    /// `None` where there is no tensor, the values would overlap the lengths, or a sample would have too many bytes.
-    #[must_use]
-    pub fn new(values_at: usize, tensors: Vec<RaggedTensor>) -> Option<Self> {
-        let mut max_len = values_at;
-        for tensor in &tensors {
-            max_len = max_len.checked_add(tensor.step_len.checked_mul(tensor.max_length)?)?;
-            i64::try_from(tensor.max_length).ok()?;
-        }
-        let fits = !tensors.is_empty() && tensors.len().checked_mul(NUMBER_LEN)? <= values_at;
-        fits.then_some(Self { values_at, tensors, max_len })
-    }
-
-    /// Where the values of the first tensor begin in a sample.
-    #[must_use]
-    pub fn values_at(&self) -> usize {
-        self.values_at
-    }
-
-    /// The tensors, in the order of their lengths and values.
-    #[must_use]
-    pub fn tensors(&self) -> &[RaggedTensor] {
-        &self.tensors
-    }
-
-    /// Bytes of all values where each tensor has its greatest length.
-    #[must_use]
-    pub fn max_values_len(&self) -> usize {
-        self.max_len - self.values_at
-    }
-
-    /// Bytes of the offsets of a batch of `n` rows.
-    #[must_use]
-    pub fn offsets_len(&self, n: usize) -> Option<usize> {
-        n.checked_add(1)?.checked_mul(self.tensors.len())?.checked_mul(NUMBER_LEN)
-    }
-}
 
 /// Memory for the tensors of varying length of a batch.
 #[derive(Clone, Copy)]
@@ -153,39 +80,15 @@ impl Segment {
             self.read(u64::from(slot) * self.slot_stride(), &mut stated)?;
             let (numbers, _) = stated.as_chunks::<NUMBER_LEN>();
             for (i, (tensor, number)) in layout.tensors.iter().zip(numbers).enumerate() {
-                let length = self.length(slot, i, tensor, *number)?;
+                let length = tensor.checked(i64::from_ne_bytes(*number)).map_err(|why| {
+                    let (name, start) = (self.address().to_owned(), (i * NUMBER_LEN) as u64);
+                    SegmentError::Malformed { name, slot, start, why }
+                })?;
                 let end = ragged.offset(i, row).and_then(|begin| begin.checked_add(length));
                 end.and_then(|end| ragged.set_offset(i, row + 1, end)).ok_or_else(outside)?;
             }
         }
         Ok(())
-    }
-
-    /// Bytes of the sample in a slot, by the lengths of its tensors.
-    ///
-    /// # Errors
-    /// As [`Segment::read`]; [`SegmentError::Malformed`] where a length is none that a sample may have.
-    pub fn sample_len(&self, slot: u32, layout: &RaggedLayout) -> Result<u64, SegmentError> {
-        let mut stated = vec![0; layout.tensors.len() * NUMBER_LEN];
-        self.read(u64::from(slot) * self.slot_stride(), &mut stated)?;
-        let mut numbers = layout.tensors.iter().zip(stated.as_chunks().0).enumerate();
-        numbers.try_fold(layout.values_at as u64, |len, (i, (tensor, number))| {
-            Ok(len + (self.length(slot, i, tensor, *number)? * tensor.step_len) as u64)
-        })
-    }
-
-    /// The length that a slot states for its tensor number `i`.
-    fn length(
-        &self,
-        slot: u32,
-        i: usize,
-        tensor: &RaggedTensor,
-        number: [u8; NUMBER_LEN],
-    ) -> Result<usize, SegmentError> {
-        tensor.checked(i64::from_ne_bytes(number)).map_err(|why| {
-            let (name, start) = (self.address().to_owned(), (i * NUMBER_LEN) as u64);
-            SegmentError::Malformed { name, slot, start, why }
-        })
     }
 
     /// Copies the values of slots that were measured for the rows from `first_row` on.

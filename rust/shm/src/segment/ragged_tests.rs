@@ -1,8 +1,10 @@
 //! Tensors of varying length: what is written to a batch, and slots with any bytes.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use super::ragged::{RaggedLayout, RaggedRows, RaggedTensor};
+use super::ragged::RaggedRows;
+use super::ragged_layout::{RaggedLayout, RaggedTensor};
 use crate::copy::ForeignBytes;
 use crate::{Segment, SegmentError};
 
@@ -93,6 +95,49 @@ fn values_of_slots_are_laid_end_to_end_and_nothing_else_is_written() {
         expected.resize(memory.values[tensor].len(), POISON);
         assert_eq!(memory.values[tensor], expected);
     }
+}
+
+#[test]
+fn peers_know_how_many_bytes_a_sample_has() {
+    let slot_size = 19 + 40 + 42;
+    let owner = Segment::create_shm_apart(None, slot_size, 128, 2, Some(&layout())).unwrap();
+    let peer = Arc::new(Segment::attach_shm(owner.address()).unwrap());
+    let told = peer.ragged().unwrap();
+    let sizes = |layout: &RaggedLayout| {
+        let tensors = layout.tensors().iter().map(|tensor| (tensor.step_len, tensor.max_length));
+        (layout.values_at(), tensors.collect::<Vec<_>>())
+    };
+    assert_eq!(sizes(told), sizes(owner.ragged().unwrap()));
+    let slot = peer.view(128, slot_size).unwrap();
+    for (lengths, expected) in [
+        ([3, 5], Ok(19 + 12 + 30)),
+        ([0, 0], Ok(19)),
+        ([10, 7], Ok(101)),
+        ([11, 0], Err("tensor \"0\" has length 11, need 0 to 10")),
+        ([0, -1], Err("tensor \"1\" has length -1, need 0 to 7")),
+    ] {
+        owner.write(128, lengths.map(i64::to_ne_bytes).as_flattened()).unwrap();
+        assert_eq!(told.sample_len(slot.bytes()), expected.map_err(str::to_owned));
+    }
+    assert!(told.sample_len(slot.bytes().part(0, 15).unwrap()).is_err());
+    owner.unlink().unwrap();
+    let plain = Segment::create_shm(None, slot_size, 2).unwrap();
+    assert_eq!(Segment::attach_shm(plain.address()).unwrap().ragged(), None);
+    plain.unlink().unwrap();
+}
+
+#[test]
+fn the_layout_of_other_slots_or_of_too_many_tensors_is_not_told() {
+    let error = Segment::create_shm_apart(None, 100, 100, 1, Some(&layout())).unwrap_err();
+    assert!(
+        matches!(error, SegmentError::Invalid(why) if why.contains("101 bytes at most, and slots have 100"))
+    );
+    let many: Vec<_> =
+        (0..129).map(|i| RaggedTensor { name: i.to_string(), step_len: 1, max_length: 1 }).collect();
+    let many = RaggedLayout::new(129 * 8, many).unwrap();
+    let owner = Segment::create_shm_apart(None, 129 * 9, 129 * 9, 1, Some(&many)).unwrap();
+    assert_eq!(owner.ragged(), None);
+    owner.unlink().unwrap();
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Dir {
         slot_size: u64,
         n_slots: u64,
     ) -> Result<Segment, SegmentError> {
-        create::shm(&self.0, name, Layout::new(slot_size, slot_size, n_slots)?)
+        create::shm(&self.0, name, Layout::new(slot_size, slot_size, n_slots)?, None)
     }
 
     pub(crate) fn attach(&self, name: &str) -> Result<Segment, SegmentError> {
@@ -342,7 +342,7 @@ fn a_segment_larger_than_the_file_system_is_an_error() {
 #[test]
 fn other_process() {
     let Ok(dir) = std::env::var("SOFTS_SHM_TEST_DIR") else { return };
-    let owner = create::shm(Path::new(&dir), Some("theirs"), Layout::new(8, 8, 1).unwrap()).unwrap();
+    let owner = create::shm(Path::new(&dir), Some("theirs"), Layout::new(8, 8, 1).unwrap(), None).unwrap();
     owner.write(0, b"from you").unwrap();
     fs::write(Path::new(&dir).join("ready"), b"").unwrap();
     // Ends when the pipe closes, if the test ends before it kills this process.

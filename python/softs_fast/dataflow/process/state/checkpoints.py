@@ -142,6 +142,8 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         partial.rename(final)
         shutil.rmtree(replaced, ignore_errors=True)
 
+    # All are here before the first one may fail: the master tells workers that have not begun a failed call to leave it out.
+    _by_all(group, lambda: None, final)
     _by_first(group, begin, final)
     if group is None and _is_empty(role):
         end()

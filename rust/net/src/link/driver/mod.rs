@@ -204,7 +204,7 @@ impl Driver {
                     lanes.remind();
                 }
             }
-            any |= self.machine.handle_lanes(product.number, &mut |_| product.slot_size());
+            any |= self.machine.handle_lanes(product.number, &mut |slot| product.sample_bytes(slot));
             if let Some(lanes) = self.machine.lanes(product.number) {
                 lanes.ring(true, BUNCH);
             }

@@ -12,7 +12,7 @@ use softs_proto::broker::Config as BrokerConfig;
 use softs_proto::client::{Ending, LaneRef, Lanes};
 use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier as Machine};
 use softs_proto::wire::{MediumKind, MediumProfile};
-use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, Segment, host_id};
+use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, RaggedLayout, RaggedTensor, Segment, host_id};
 
 use super::certificates::{TOKEN, credentials};
 use crate::lanes::client::ClientLanes;
@@ -83,8 +83,24 @@ pub(super) fn await_log(link: &HostLink, what: &str) {
     panic!("never logged: {what}; but {found:?}");
 }
 
+/// Slots of this size have samples with a ragged tensor of bytes.
+pub(super) const RAGGED_SLOT: u64 = 600_008;
+
+fn ragged(slot_size: u64) -> Option<RaggedLayout> {
+    let bytes = RaggedTensor { name: "bytes".to_owned(), step_len: 1, max_length: 600_000 };
+    (slot_size == RAGGED_SLOT).then(|| RaggedLayout::new(8, vec![bytes]).unwrap())
+}
+
 /// The bytes of the sample of a sequence number.
 pub(super) fn sample(sequence: u64, slot_size: u64) -> Vec<u8> {
+    if slot_size == RAGGED_SLOT {
+        let len = match sequence {
+            0 => 0,
+            1 => 600_000,
+            _ => sequence * 77_777 % 600_001,
+        };
+        return [len.to_ne_bytes().to_vec(), sample(sequence, len)].concat();
+    }
     let mut bytes = vec![0; slot_size as usize];
     for (i, word) in bytes.chunks_mut(8).enumerate() {
         let number = sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i as u64;
@@ -223,7 +239,9 @@ impl Remote {
 }
 
 fn client(slot_size: u64, frontend: &Endpoint) -> (Arc<Segment>, ClientLanes, LaneRef, BrokerLink<Demand>) {
-    let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
+    let ragged = ragged(slot_size);
+    let segment = Segment::create_shm_apart(None, slot_size, slot_size, N_SLOTS, ragged.as_ref());
+    let segment = Arc::new(segment.unwrap());
     let mut lanes = ClientLanes::open(&segment).unwrap();
     let lane = lanes.open(PRODUCT).unwrap();
     let mut demand = Demand::new(PRODUCT.into(), shm(slot_size), segment.segment_id());

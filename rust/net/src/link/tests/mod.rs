@@ -9,7 +9,7 @@ mod refused;
 mod strangers;
 mod wire;
 
-use hosts::{Remote, SPEECHES, Speech, Student, Supplier};
+use hosts::{RAGGED_SLOT, Remote, SPEECHES, Speech, Student, Supplier};
 
 /// Samples of a size from another host, all checked.
 fn stream(slot_size: u64, n: u64) {
@@ -35,6 +35,11 @@ fn samples_of_many_pieces_come_from_another_host() {
 #[test]
 fn samples_that_share_reads_with_others_come_from_another_host() {
     stream(20_000, 2_000);
+}
+
+#[test]
+fn samples_of_any_length_come_from_another_host() {
+    stream(RAGGED_SLOT, 1_000);
 }
 
 #[test]

@@ -87,6 +87,7 @@ impl World {
             assert!(to <= length);
             let n = (1 + self.random.below(200_000)).min(to - at);
             let memory = student.memory.entry(claim.slot).or_insert((sample, 0));
+            claim.stated.set(Some(length));
             *memory = if at == 0 { (sample, n) } else { (memory.0, memory.1 + n) };
             machine.stored(now, name, n as usize);
             at += n;
@@ -111,14 +112,14 @@ impl World {
                 }
             }
         }
-        let lengths = self.lengths();
+        let layout = self.layout();
         let process = &mut self.nodes[node];
         while let Some(event) = process.machine.poll_event() {
             let is_right = match event {
                 Event::Began(host) => {
                     self.n_sessions += 1;
                     if let Some(student) = &mut process.student {
-                        let bridge = process.machine.add_ingress(host, &"p".into(), lengths.clone());
+                        let bridge = process.machine.add_ingress(host, &"p".into(), &layout);
                         student.bridges.extend(bridge.map(|bridge| (host, bridge)));
                     }
                     process.sessions.insert(host)
@@ -210,6 +211,6 @@ impl World {
                 supplier.call = Some((claim, self.now + MS + self.random.below(20 * MS)));
             }
         }
-        machine.handle_lanes(PRODUCT, &mut |slot| lengths[&slot]);
+        machine.handle_lanes(PRODUCT, &mut |slot| Ok(lengths[&slot]));
     }
 }

@@ -1,0 +1,42 @@
+"""Pages over HTTP: connections without a request keep no other one waiting, and there are only so many."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+
+import pytest
+from waiting import WATCHDOG_S
+
+from softs_fast.monitoring import Page, PageServer, text_server
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> PageServer:
+    """Return a server that closes no connection for its slowness."""
+    monkeypatch.setattr(text_server, "_TIMEOUT_S", 10 * WATCHDOG_S)
+    return PageServer({"/": lambda: Page("here")}, "127.0.0.1:0")
+
+
+def connect(server: PageServer) -> socket.socket:
+    host, port = server.url.split("/")[2].split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def test_a_connection_without_a_request_keeps_no_other_one_waiting(server: PageServer) -> None:
+    with server, connect(server), urllib.request.urlopen(server.url, timeout=WATCHDOG_S) as answer:
+        assert answer.read() == b"here"
+
+
+def test_a_connection_too_many_waits_for_the_end_of_another_one(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_server, "_MAX_CONNECTIONS", 2)
+    with server, connect(server), connect(server) as second, connect(server) as third:
+        third.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        third.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            third.recv(1)
+        second.close()
+        third.settimeout(WATCHDOG_S)
+        assert third.recv(1000)
