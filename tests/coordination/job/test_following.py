@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from driven_job import DrivenJob, open_job
 
+from softs_fast.coordination.job.job import Job
 from softs_fast.coordination.job.messages import (
     Fault,
     Fence,
@@ -234,6 +235,19 @@ def test_a_worker_that_connects_again_is_told_again() -> None:
     join(driven, "d")
     assert driven.last("d", Follow).number > told.number
     assert driven.last("c", Follow) == driven.last("d", Follow)
+
+
+def test_copies_of_a_coordinator_that_takes_over_have_other_numbers() -> None:
+    driven = job()
+    join(driven, "d")
+    told = driven.last("d", Follow)
+    driven.job = Job(driven.options, 78, driven.now_s, driven.job.records())
+    for name in "abc":
+        driven.hello(name, can_follow=True, engine_boot=77, engine_epoch=1, last=WorkerState(77, 1, 5))
+    driven.hello("d", can_follow=True, last=WorkerState(77))
+    driven.say("d", Ready(WorkerState(77), 0, 0))
+    again = driven.last("d", Follow)
+    assert (again.table, again.number == told.number) == (told.table, False)
 
 
 @pytest.mark.parametrize("says_again", [False, True])

@@ -275,12 +275,17 @@ def test_a_follower_that_was_not_compared_has_no_weights() -> None:
     assert worker.ended() == [Say(Ready(WorkerState(7), 7, 2))]
 
 
-def test_a_copy_that_fails_is_told_once() -> None:
-    worker = welcome()
-    worker.receive(Follow(table(1, source=1), 4))
+def test_a_copy_that_fails_is_told_once_in_a_connection() -> None:
+    worker, copy = welcome(), Follow(table(1, source=1), 4)
+    worker.receive(copy)
     assert worker.unfollowed(3, "of an earlier copy") == []
     assert worker.unfollowed(4, "lost") == [Say(Unfollowed(1, 4, "lost"))]
     assert worker.unfollowed(4, "lost") == worker.followed(4, 5, 0) == []
+    worker.disconnected()
+    worker.connected()
+    assert worker.receive(copy) == [Say(Unfollowed(1, 4, "lost"))], "it does not begin the copy again"
+    again = replace(copy, number=5)
+    assert worker.receive(again) == [Copy(again, 0)]
 
 
 def test_a_source_serves_its_own_epoch_only() -> None:

@@ -10,7 +10,7 @@ import pytest
 from coordinator_process import Cluster, Coordinator
 from trainers import Start, Trainer, check_steps, until_size
 
-#: Tensors that a worker receives at the start, that a snapshot has, and with the first of two gradients of the step after it.
+#: Tensors that a worker receives at the start, that a snapshot has, and with the gradients of the step after it.
 AT_START, SNAPSHOT, IN_STEP = 2, 8, 9
 
 
@@ -22,7 +22,7 @@ def coordinator(cluster: Cluster) -> Coordinator:
 
 def begin(start: Start, coordinator: Coordinator, number: int, **options: int) -> Trainer:
     """Start a worker that makes steps until the test ends."""
-    return start(coordinator, number, n_steps=10**9, model_seed=number, pause_s=0.005, **options)
+    return start(coordinator, number, n_steps=10**9, model_seed=number, pause_s=0.02, **options)
 
 
 def three(start: Start, coordinator: Coordinator, **options: int) -> list[Trainer]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.job.participant import Build
-from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
+from softs_fast.coordination.node import TrainingState, WorkerNode, worker_link, worker_node
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
@@ -406,3 +408,36 @@ def test_a_collective_while_a_step_is_applied_is_made(
     worker.engine.calls.clear()
     assert worker.step()
     assert "barrier" in worker.engine.calls
+
+
+class Silence:
+    """A channel with a source that sends nothing."""
+
+    number = 1
+
+    def __init__(self) -> None:
+        self.has_ended = threading.Event()
+
+    def end(self, reason: str) -> None:
+        self.has_ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wait(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def follow(channel: Silence, state: Any, has: Any) -> None:
+        worker.node.leave("SIGTERM")
+        assert channel.has_ended.wait(WATCHDOG_S)
+        raise PeerLost("the channel has ended")
+
+    monkeypatch.setattr(worker_link, "follow", follow)
+    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
+    channel: Any = Silence()
+    worker._link._copying = channel
+    worker._link.follow(channel)
+    assert said == []

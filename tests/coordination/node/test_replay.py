@@ -14,6 +14,7 @@ from torch import nn, optim
 from softs_fast.coordination.node import TrainingState
 from softs_fast.coordination.node.state_tree import decode_tree
 from softs_fast.coordination.node.training_state import digest
+from softs_fast.errors import ConfigError
 
 
 def train(state: TrainingState, step: int) -> None:
@@ -103,6 +104,19 @@ def test_what_is_changed_beside_steps_is_seen() -> None:
 
     follow(source, target, 3, change)
     assert digest(source.replayed()) != digest(target.replayed())
+
+
+def test_a_gradient_of_a_parameter_that_is_not_trained_is_refused() -> None:
+    """The body of a step may thaw a layer by the number of the step; a follower runs none."""
+    source, target = states("Adam", {}, torch.float32)
+    for state in (source, target):
+        state.model.unused.requires_grad_(False)
+
+    def change(step: int) -> None:
+        source.model.unused.requires_grad_(step > 3)
+
+    with pytest.raises(ConfigError, match="trains parameters that this worker does not: unused"):
+        follow(source, target, 3, change)
 
 
 def test_gradients_have_the_layout_of_their_weights() -> None:

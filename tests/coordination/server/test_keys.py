@@ -117,7 +117,10 @@ def test_workers_of_a_copy_beside_steps_have_keys_until_another_one_begins() -> 
         do.keys.admit(Follow(copy, 2))
         with pytest.raises(PeerLost, match="another copy has begun"):
             await waiting
-        assert not (await do("check", "follow/1/k")).found
+        for key in ("follow/1/k", "follow/3/k", "follow/"):
+            with pytest.raises(PeerLost, match="another copy has begun"):
+                await do("set", key)
+        assert not (await do("check", "follow/2/k")).found
         assert (await do("check", "k")).found
         assert not other.done()
         do.keys.close()

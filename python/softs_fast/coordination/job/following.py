@@ -48,7 +48,8 @@ def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
     rank = told.index(source)
     table = Table(state.table.boot, state.epoch, members, 0, "back", (rank,), rank)
     state.n_follows += 1
-    state.following = Following(Follow(table, state.n_follows))
+    # The same copies may be begun by a coordinator that takes over: workers know the new ones by their numbers.
+    state.following = Following(Follow(table, (state.boot % (1 << 31) << 32) + state.n_follows))
     names = ", ".join(worker.name for worker in workers)
     state.log(
         f"{names} copy the state of {state.name_of(source)} while the members of epoch {state.epoch} go on"

@@ -391,16 +391,25 @@ class Alarm(Record):
     text: Reason
 
 
+#: Text in front of the keys of all copies.
+FOLLOW_KEYS = "follow/"
+
+
 class Follow(Record):
     """Workers copy the state of a member while its epoch is open: a snapshot, then the gradients of each step.
 
     Attributes:
         table: The source and its followers, in the order of their ranks in an engine of their own; of the open epoch.
-        number: Number of the copy; a later one takes the place of those before.
+        number: Number of the copy, which no other coordinator of the job has used; a later copy replaces those before.
     """
 
     table: Table
     number: Count
+
+    @property
+    def key_prefix(self) -> str:
+        """The text in front of the keys by which these workers find each other."""
+        return f"{FOLLOW_KEYS}{self.number}/"
 
 
 ToWorker = Welcome | Table | Fence | Refused | Alarm | Follow

@@ -142,8 +142,9 @@ class Participant:
         self._planned: Fence | None = None
         # The last copy beside steps in which this worker takes part.
         self._follow: Follow | None = None
-        # As a follower, the last step that it has applied, as it was said; None without one.
+        # As a follower, the last step that it has applied; and that the copy has failed; as they were said.
         self._followed: Followed | None = None
+        self._unfollowed: Unfollowed | None = None
         self._heard = (0, 0)
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
@@ -333,7 +334,7 @@ class Participant:
             backlog: Later steps that the source had committed when it had sent this one.
         """
         follow = self._follow
-        if self.phase != "idle" or follow is None or follow.number != number:
+        if self.phase != "idle" or follow is None or follow.number != number or self._unfollowed is not None:
             return []
         self._followed = Followed(follow.table.epoch, number, step, backlog)
         return self._say(self._followed)
@@ -346,18 +347,19 @@ class Participant:
             text: Type and text of the exception; cut after 4,096 characters.
         """
         follow = self._follow
-        if follow is None or follow.number != number:
+        if follow is None or follow.number != number or self._unfollowed is not None:
             return []
-        self._follow = None
-        return self._say(Unfollowed(follow.table.epoch, number, text[:MAX_TEXT]))
+        self._unfollowed = Unfollowed(follow.table.epoch, number, text[:MAX_TEXT])
+        return self._say(self._unfollowed)
 
     def _begin_copy(self, follow: Follow) -> list[Action]:
         table, rank = follow.table, self._rank_in(follow.table)
         if rank is None:
             return []
         if follow == self._follow:
-            # It is connected anew, and what it has said may not have arrived.
-            return [] if self._followed is None else self._say(self._followed)
+            # The connection is new, and what was said last may not have arrived.
+            said = self._unfollowed or self._followed
+            return [] if said is None else self._say(said)
         if rank == table.source_rank:
             is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
                 table.boot,
@@ -368,9 +370,9 @@ class Participant:
         elif self.phase != "idle":
             return []
         else:
-            # Whatever it has is overwritten from now on.
+            # The copy overwrites whatever this worker has.
             self._followed, self.state = None, WorkerState(table.boot)
-        self._follow = follow
+        self._follow, self._unfollowed = follow, None
         return [Copy(follow, rank)]
 
     # --- Small things ---

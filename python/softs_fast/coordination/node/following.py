@@ -51,11 +51,11 @@ class Channel:
         self.number = follow.number
         self.source = follow.table.source_rank
         self._table, self._rank, self._engine = follow.table, rank, engine
-        self._store = store
-        self._over = ""
+        # None once the channel is closed: both have the memory of the engine.
+        self._store: SessionStore | None = store
         self._strategy: Strategy | None = None
+        self._over = ""
         self._closing = threading.Lock()
-        self._is_closed = False
 
     def open(self) -> Strategy:
         """Make the engine.
@@ -63,6 +63,7 @@ class Channel:
         Raises:
             PeerLost: A worker is lost, or `end` was called.
         """
+        assert self._store is not None
         self._strategy = self._engine(self._table, self._rank, self._store)
         self.check()
         return self._strategy
@@ -76,15 +77,18 @@ class Channel:
         """End pending calls, and make later ones raise PeerLost; from any thread, without a wait."""
         self._over = self._over or reason
         with self._closing:
-            if not self._is_closed:
+            if self._store is not None:
                 self._store.end(reason)
 
     def close(self) -> None:
-        """Leave the engine; no call may be pending."""
+        """Leave the engine, and free its memory; no call may be pending."""
         with self._closing:
-            self._is_closed = True
-        if self._strategy is not None:
-            self._strategy.close()
+            # The engine uses it until its end.
+            store, self._store = self._store, None
+        strategy, self._strategy = self._strategy, None
+        if strategy is not None:
+            strategy.close()
+        del store
 
 
 class Copied(NamedTuple):
@@ -102,7 +106,7 @@ class Copied(NamedTuple):
 
     def channel(self, session: Session, copy: Follow, rank: int) -> Channel:
         """Return the channel of a copy; it is not opened yet."""
-        store = SessionStore(session, self.job, copy.table, prefix=f"follow/{copy.number}/")
+        store = SessionStore(session, self.job, copy.table, prefix=copy.key_prefix)
         return Channel(copy, rank, store, self.engine)
 
 

@@ -24,6 +24,8 @@ __all__ = ["Serving"]
 
 # Bytes of steps that may wait to be sent, beside as many as the snapshot has.
 _FREE_BYTES = 64 << 20
+# Bytes that a step counts at least. Followers of a small model with short steps may never catch up, and copy it in a moment.
+_LEAST_BYTES = 1 << 18
 
 _Phase = Literal["meeting", "open", "warming", "warm", "serving", "last", "over"]
 
@@ -76,10 +78,12 @@ class Serving:
             return
         try:
             if phase == "open":
-                self._memory = {
+                memory = {
                     place: torch.empty(one.shape, dtype=one.dtype, device="cpu")
                     for place, one in self._state.tensors().items()
                 }
+                with self._changed:
+                    self._memory = memory if self._phase == "open" else {}
                 self._go("open", "warming")
             else:
                 text, tensors = self._state.snapshot(self._memory)
@@ -102,18 +106,20 @@ class Serving:
                 self._keep(step)
             except Exception as error:  # of the user's state_dict, too
                 self._give_up(text_of_error(error))
-        if is_last and self._phase not in ("last", "over"):
-            self._put(None)
+        if is_last:
             with self._changed:
-                self._phase = "last" if self._phase != "over" else "over"
+                if self._phase != "over":
+                    self._queue.append(None)
+                    self._phase = "last"
+                self._changed.notify_all()
 
     def _keep(self, step: int) -> None:
         before, self._spare = self._spare, {}
         text, tensors = self._state.reduced(before)
-        n_bytes = len(text) + _size_of(tensors)
+        n_bytes = max(len(text) + _size_of(tensors), _LEAST_BYTES)
         if self._n_bytes + n_bytes > self._most_bytes:
             raise PeerLost(
-                f"steps that the followers have not received take {self._n_bytes + n_bytes} bytes, at most "
+                f"{len(self._queue)} steps wait for the followers and count {self._n_bytes + n_bytes} bytes, at most "
                 f"{self._most_bytes} may wait: the followers are slower than the members"
             )
         self._put(_Item(step, n_bytes, text, tensors))
@@ -142,10 +148,11 @@ class Serving:
                 self._phase = after
             self._changed.notify_all()
 
-    def _put(self, item: _Item | None) -> None:
+    def _put(self, item: _Item) -> None:
         with self._changed:
-            self._n_bytes += 0 if item is None else item.n_bytes
-            self._queue.append(item)
+            if self._phase != "over":
+                self._n_bytes += item.n_bytes
+                self._queue.append(item)
             self._changed.notify_all()
 
     # --- Its thread ---
@@ -162,7 +169,7 @@ class Serving:
             with self._changed:
                 self._phase = "over"
                 self._queue.clear()
-                self._memory = {}
+                self._memory, self._spare = {}, {}
             self._channel.close()
 
     def _serve(self, strategy: Strategy, source: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import ConfigError, WireError
+from ...errors import ConfigError, PeerLost, WireError
 from ...tensors import local_tensor
 
 #: Size of the JSON of a state, at most.
@@ -91,7 +91,8 @@ def decode_tree(
         kept: Tensors that the receiver has already, by their places in the tree.
 
     Raises:
-        WireError: The JSON is malformed, or names a place of which the receiver has no tensor.
+        WireError: The JSON is malformed.
+        PeerLost: The JSON names a place of which the receiver has no tensor.
     """
     try:
         return _Decoder(receive, kept or {}).value(json.loads(text), 0)
@@ -213,6 +214,10 @@ class _Decoder:
             case ["t", str(dtype), list(shape)]:
                 return self._tensor(dtype, shape)
             case ["kept", str(path)]:
+                if path not in self._kept:
+                    raise PeerLost(
+                        f'this worker lacks "{path}", which it was to have by the steps that it has applied'
+                    )
                 return self._kept[path]
             case ["dtype", str(name)]:
                 return _DTYPES[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -265,14 +265,23 @@ class TrainingState:
         Args:
             before: Tensors of an earlier step, which are not needed any more, as for `snapshot`.
         """
-        gradients = {name: one.grad for name, one in self._trained().items() if one.grad is not None}
         groups = {
             name: part.state_dict()["param_groups"]
             for name, part in self._parts.items()
             if isinstance(part, Optimizer)
         }
-        text, tensors = encode_tree({"groups": groups, "gradients": gradients})
-        return text, {name: _copied(tensor, before.get(name)) for name, tensor in tensors.items()}
+        names: dict[str, list[str]] = {}
+        gradients: dict[str, torch.Tensor] = {}
+        for dtype, named in self._gradients().items():
+            # One tensor: to send many small ones would take longer than a step.
+            gradients[dtype] = _joined(named.values(), before.get(f"gradients.{dtype}"))
+            names[dtype] = list(named)
+        text, tensors = encode_tree({"groups": groups, "names": names, "gradients": gradients})
+        copied = {id(one) for one in gradients.values()}
+        return text, {
+            place: one if id(one) in copied else _copied(one, before.get(place))
+            for place, one in tensors.items()
+        }
 
     def replay(self, step: Any) -> None:
         """Apply a step that other workers have reduced.
@@ -281,16 +290,30 @@ class TrainingState:
             step: Decoded tree of `reduced`.
 
         Raises:
+            ConfigError: The step has the gradient of a parameter that is not trained here.
             Exception: The step does not fit this state, or cannot be applied; the weights are undefined then.
         """
+        trained = self._trained()
+        others = [name for names in step["names"].values() for name in names if name not in trained]
+        if others:
+            raise ConfigError(
+                f"the source trains parameters that this worker does not: {', '.join(others[:8])}; has a step changed "
+                "their requires_grad?"
+            )
+        gradients: dict[str, torch.Tensor] = {}
+        for dtype, names in step["names"].items():
+            sizes = [trained[name].numel() for name in names]
+            gradients.update(zip(names, step["gradients"][dtype].split(sizes), strict=True))
         for name, groups in step["groups"].items():
             optimizer = self._parts[name]
             load_optimizer(optimizer, {"state": optimizer.state_dict()["state"], "param_groups": groups})  # type: ignore[arg-type]
-        for name, parameter in self._trained().items():
-            gradient = step["gradients"].get(name)
+        for name, parameter in trained.items():
+            gradient = gradients.get(name)
             if gradient is not None:
                 # In the layout of the parameter, as autograd makes it: sums over it have an order.
-                gradient = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+                gradient = torch.empty_like(parameter, requires_grad=False).copy_(
+                    gradient.view(parameter.shape)
+                )
             parameter.grad = gradient
         self.apply()
 
@@ -312,6 +335,14 @@ class TrainingState:
     def _encoded(self, is_kept: Callable[[str], bool] | None = None) -> tuple[bytes, dict[str, torch.Tensor]]:
         states = {name: part.state_dict() for name, part in self._parts.items()}
         return encode_tree(states) if is_kept is None else encode_tree(states, is_kept)
+
+    def _gradients(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the gradients by their dtype, then by the names of their parameters."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for name, one in self._trained().items():
+            if one.grad is not None:
+                found.setdefault(str(one.grad.dtype), {})[name] = one.grad
+        return found
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
@@ -435,6 +466,16 @@ def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
     if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor.detach())
+
+
+def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> torch.Tensor:
+    """Return the elements of tensors of one dtype one after another in host memory, in that of `copy` if they fit."""
+    sizes = [one.numel() for one in tensors]
+    if copy is None or copy.numel() != sum(sizes):
+        copy = torch.empty(sum(sizes), dtype=next(iter(tensors)).dtype, device="cpu")
+    for part, tensor in zip(copy.split(sizes), tensors, strict=True):
+        part.view(tensor.shape).copy_(tensor)
+    return copy
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

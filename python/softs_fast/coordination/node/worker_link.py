@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Sequence
 
@@ -230,17 +231,29 @@ class WorkerLink(Link):
             with self.changed:
                 self.raise_if_over()
                 self.do(self.machine.followed(channel.number, step, backlog))
-            if self.leave_reason is not None:
-                raise PeerLost(f"the worker leaves: {self.leave_reason}")
 
+        threading.Thread(
+            target=self._end_if_leaving, args=(channel,), name="softs-fast follower", daemon=True
+        ).start()
         try:
             follow(channel, self._copied.state, has)
         except Exception as error:  # of the user's code, too: it is raised again when the state is copied
-            self._unfollowed(channel, text_of_error(error))
+            # The members need not wait for a worker that leaves.
+            if self.leave_reason is None:
+                self._unfollowed(channel, text_of_error(error))
         finally:
             with self.changed:
                 self._copying = None
+                self.changed.notify_all()
             channel.close()
+
+    def _end_if_leaving(self, channel: Channel) -> None:
+        """End a copy of a worker that is told to leave: the source may send nothing for as long as a step takes."""
+        with self.changed:
+            while self._copying is channel and self.leave_reason is None:
+                self.changed.wait(TICK_S)
+            if self._copying is channel:
+                channel.end(f"the worker leaves: {self.leave_reason}")
 
     def _unfollowed(self, channel: Channel, text: str) -> None:
         with self.changed:
@@ -255,14 +268,12 @@ class WorkerLink(Link):
                 case Copy(copy, rank):
                     self._begin_copy(copy, rank)
                 case Build() | GiveUp():
-                    self._end_copy("the epoch of the source is over")
+                    self._end_copies("the epoch of the source is over")
         super().do(actions)
 
     def _begin_copy(self, copy: Follow, rank: int) -> None:
         assert self._copied is not None
-        self._end_copy("another copy has begun")
-        if self.serving is not None:
-            self.serving.end("another copy has begun")
+        self._end_copies("another copy has begun")
         channel = self._copied.channel(self.session, copy, rank)
         if rank == channel.source:
             failed = functools.partial(self._unfollowed, channel)
@@ -270,9 +281,10 @@ class WorkerLink(Link):
         else:
             self._copy = channel
 
-    def _end_copy(self, reason: str) -> None:
-        if self._copying is not None:
-            self._copying.end(reason)
+    def _end_copies(self, reason: str) -> None:
+        for copy in (self.serving, self._copying):
+            if copy is not None:
+                copy.end(reason)
         self._copy = None
 
     def end_engine(self, fence: Fence) -> None:

@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from ...errors import PeerLost, SoftsError, WireError
-from ..job.messages import Follow, Table
+from ..job.messages import FOLLOW_KEYS, Follow, Table
 from ..wire.requests import KeysReply, KeysRequest
 
 __all__ = ["Keys", "KeysMissing"]
-
-#: In front of the keys of a copy beside steps.
-_FOLLOW = "follow/"
 
 #: Keys of one epoch: per member, and for all together.
 _PER_MEMBER, _BASE = 256, 4096
@@ -55,9 +52,9 @@ class Keys:
             return
         self._follow = follow
         self._members |= {member.worker_id for member in follow.table.members}
-        for key in [key for key in self._values if key.startswith(_FOLLOW)]:
+        for key in [key for key in self._values if key.startswith(FOLLOW_KEYS)]:
             self._delete(key)
-        self._end_waits("another copy has begun", _FOLLOW)
+        self._end_waits("another copy has begun", FOLLOW_KEYS)
 
     def _end_waits(self, reason: str, prefix: str = "") -> None:
         for key in [key for key in self._changed if key.startswith(prefix)]:
@@ -88,6 +85,9 @@ class Keys:
         if identity is not None and identity not in self._members:
             raise PeerLost(f'"{identity}" is no member of epoch {request.epoch}, so it has none of its keys')
         key = request.keys[0]
+        present = "" if self._follow is None else self._follow.key_prefix
+        if key.startswith(FOLLOW_KEYS) and not (present and key.startswith(present)):
+            raise PeerLost("another copy has begun")
         match request.operation:
             case "set":
                 self._set(key, request.value)
