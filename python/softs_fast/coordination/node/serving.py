@@ -24,7 +24,8 @@ __all__ = ["Serving"]
 
 # Bytes of steps that may wait to be sent, beside as many as the snapshot has.
 _FREE_BYTES = 64 << 20
-# Bytes that a step counts at least. Followers of a small model with short steps may never catch up, and copy it in a moment.
+# A step counts as so many bytes at least: followers of a small model with short steps may never catch up, and to copy
+# such a model takes a moment.
 _LEAST_BYTES = 1 << 18
 
 _Phase = Literal["meeting", "open", "warming", "warm", "serving", "last", "over"]

@@ -473,7 +473,7 @@ def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> tor
     sizes = [one.numel() for one in tensors]
     if copy is None or copy.numel() != sum(sizes):
         copy = torch.empty(sum(sizes), dtype=next(iter(tensors)).dtype, device="cpu")
-    for part, tensor in zip(copy.split(sizes), tensors, strict=True):
+    for part, tensor in zip(torch.split(copy, sizes), tensors, strict=True):
         part.view(tensor.shape).copy_(tensor)
     return copy
 
