@@ -44,6 +44,7 @@ class Copies:
                 self._process.weights = None
                 self._later(stream, follow.number, 0)
             case Build():
+                self._break_serving()
                 self._copying = None
             case EndEngine(fence) if not fence.planned:
                 self._break_serving()
@@ -68,7 +69,6 @@ class Copies:
             stream.items.append((step, self._process.held))
         if is_last:
             stream.items.append(None)
-            self._serving = None
 
     def kill(self) -> None:
         self._break_serving()
