@@ -81,7 +81,6 @@ def test_steps_of_a_small_model_that_wait_are_bounded_and_the_end_frees_them() -
     assert followers.is_closed
     assert not serving._queue
     assert not serving._memory
-    assert not serving._spare
 
 
 @pytest.mark.parametrize("has_memory", [False, True])
