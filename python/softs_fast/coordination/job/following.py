@@ -16,7 +16,7 @@ __all__ = ["awaits", "followers", "is_late", "may_admit", "note", "ranks_of_foll
 def may_admit(state: State, newcomers: Collection[int]) -> bool:
     """Return whether the epoch may end to admit newcomers; if not, have them copy its state first.
 
-    It may once those that copy are one step behind at most, or if they cannot copy while the members make steps.
+    It may end once the followers are at most one step behind, or if the newcomers cannot follow.
 
     Args:
         state: State of the job; its epoch is open.
@@ -55,7 +55,7 @@ def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
         f"{names} copy the state of {state.name_of(source)} while the members of epoch {state.epoch} go on"
     )
     for worker in workers:
-        # Whatever it had is overwritten from now on.
+        # The copy overwrites whatever it had.
         worker.ready = WorkerState(table.boot)
     for worker in told:
         state.tell(worker, state.following.follow)
@@ -83,7 +83,7 @@ def _takes_part(worker: Worker, table: Table) -> bool:
 
 
 def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
-    """Note how far a follower is, or that a copy has failed; what is said of an earlier copy changes nothing."""
+    """Note how far a follower is, or that a copy has failed; messages about an earlier copy change nothing."""
     following = state.following
     if following is None or (message.epoch, message.number) != (state.epoch, following.follow.number):
         return
@@ -113,7 +113,7 @@ def awaits(state: State, worker: Worker) -> bool:
 
 
 def is_late(state: State, worker: Worker) -> bool:
-    """Return whether a worker came after others had begun to copy; it copies the state of the next epoch."""
+    """Return whether a worker came after others had begun to copy: it follows the next epoch."""
     return (
         state.fence is not None
         and state.fence.cause == "joined"

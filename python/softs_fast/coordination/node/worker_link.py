@@ -91,9 +91,9 @@ class WorkerLink(Link):
     # --- By the thread that trains ---
 
     def next_build(self, end_s: float, join_s: float) -> Build | Channel | None:
-        """Wait until an engine is to be built, and begin the call that builds it; None if it is a member already.
+        """Wait for the next thing to do; return None if this worker is a member already.
 
-        Or until the state of a source is to be copied while this worker is no member.
+        That is an engine to build, of which the call begins here; or a channel from which to copy a state beside steps.
 
         Args:
             end_s: when to give up, on the monotonic clock.
