@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.job.participant import Build
-from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
+from softs_fast.coordination.node import TrainingState, WorkerNode, worker_link, worker_node
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
@@ -134,7 +136,7 @@ def sent_to(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the worker copy a state of zeros."""
     zeros = {name: torch.zeros_like(one) for name, one in worker.model.state_dict().items()}
     states = {"model": zeros, "optimizer": worker.state.optimizer.state_dict()}
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: states)
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: states)
 
 
 def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
@@ -245,7 +247,7 @@ def test_weights_that_were_copied_in_part_do_not_count(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: {"model": {}, "optimizer": {}})
     with pytest.raises(ConfigError, match='does not fit "model"'):
         worker.open(2, 9, (1,), 1)
     assert worker.said == LOST
@@ -290,7 +292,7 @@ def test_a_source_goes_on_if_another_worker_cannot_copy(
 ) -> None:
     """The state has become one that cannot be sent."""
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "a deque")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "a deque")
     worker.open(2, 1, (0,), 0)
     assert worker.said == m.WorkerState(7, 2, 1)
     assert "a new worker cannot copy the state of this one: a deque" in caplog.text
@@ -325,12 +327,14 @@ def test_only_workers_that_lack_the_state_copy_it(
     done: list[str] = []
     states = {"model": worker.model.state_dict(), "optimizer": worker.state.optimizer.state_dict()}
 
-    def receive(strategy: Any, root: int) -> Any:
+    def receive(strategy: Any, root: int, *, is_follower: bool) -> Any:
+        assert not is_follower
         assert [f"w{rank}" for rank in range(3) if rank in (source, 0)][root] == f"w{source}" or not beside
         done.append("receive")
         return states
 
-    def send(strategy: Any) -> str:
+    def send(strategy: Any, *, to_followers: bool) -> str:
+        assert not to_followers
         done.append("send")
         return ""
 
@@ -350,7 +354,7 @@ def test_a_loss_in_the_engine_of_a_copy_names_the_rank_of_the_epoch(
 ) -> None:
     worker.fence(1)
     worker.engine.is_lost, worker.engine.lost = True, [1]
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "")
     worker.open(2, 1, (0, 1), 0, size=3)
     fault = worker._link.machine._fault
     assert fault is not None
@@ -404,3 +408,36 @@ def test_a_collective_while_a_step_is_applied_is_made(
     worker.engine.calls.clear()
     assert worker.step()
     assert "barrier" in worker.engine.calls
+
+
+class Silence:
+    """A channel with a source that sends nothing."""
+
+    number = 1
+
+    def __init__(self) -> None:
+        self.has_ended = threading.Event()
+
+    def end(self, reason: str) -> None:
+        self.has_ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wait(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def follow(channel: Silence, state: Any, has: Any) -> None:
+        worker.node.leave("SIGTERM")
+        assert channel.has_ended.wait(WATCHDOG_S)
+        raise PeerLost("the channel has ended")
+
+    monkeypatch.setattr(worker_link, "follow", follow)
+    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
+    channel: Any = Silence()
+    worker._link._copying = channel
+    worker._link.follow(channel)
+    assert said == []

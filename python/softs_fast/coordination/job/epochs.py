@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from . import following
 from .events import Agreed, Booted, Completed, Ended, Persist
 from .forming import SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
@@ -204,7 +205,7 @@ def _promote_spares(state: State) -> None:
 def _grow(state: State) -> None:
     """End the epoch after this step if more workers could be members."""
     if all(worker.ready is None for worker in state.seats.by_number.values()):
-        state.joined_since_s = None
+        state.joined_since_s = state.following = None
         return
     members = set(state.members)
     ready = {
@@ -214,14 +215,20 @@ def _grow(state: State) -> None:
         and not worker.is_leaving
         and not state.cooldown.left_s(state.now_s, worker.number)
     }
-    more = len(choose(state.options, members | ready, members))
-    if state.fence is not None or more <= len(members):
+    if state.fence is not None:
         state.joined_since_s = None
+        return
+    chosen = set(choose(state.options, members | ready, members))
+    if len(chosen) <= len(members):
+        state.joined_since_s = state.following = None
         return
     if state.joined_since_s is None:
         state.joined_since_s = state.now_s
-    if more == state.options.n_seats or state.now_s >= state.joined_since_s + state.options.join_s:
-        plan_end(state, "joined", None, f"{more - len(members)} more workers are ready")
+    is_due = len(chosen) == state.options.n_seats or (
+        state.now_s >= state.joined_since_s + state.options.join_s
+    )
+    if is_due and following.may_admit(state, chosen - members):
+        plan_end(state, "joined", None, f"{len(chosen) - len(members)} more workers are ready")
 
 
 def _form(state: State) -> None:
@@ -261,15 +268,23 @@ def _result(state: State) -> tuple[int, ...] | Waiting:
         for worker in state.seats
         if not worker.is_leaving
     ]
-    return form(state.options, _without_cooling(state, views), is_first=is_first, is_over=is_over)
+    return form(state.options, _without_waiting(state, views), is_first=is_first, is_over=is_over)
 
 
-def _without_cooling(state: State, views: list[SeatView]) -> list[SeatView]:
-    """Leave out seats that cool down, unless there are too few without them; never a worker that may have the weights."""
+def _without_waiting(state: State, views: list[SeatView]) -> list[SeatView]:
+    """Leave out seats that cool down, or have come late, unless there are too few without them.
+
+    Never a worker that may have the weights.
+    """
     others = [
         view
         for view in views
-        if view.is_survivor or view.is_holder or not state.cooldown.left_s(state.now_s, view.seat)
+        if view.is_survivor
+        or view.is_holder
+        or not (
+            state.cooldown.left_s(state.now_s, view.seat)
+            or following.is_late(state, state.seats.by_number[view.seat])
+        )
     ]
     ready = {view.seat for view in others if view.is_ready}
     survivors = {view.seat for view in others if view.is_survivor}
@@ -303,6 +318,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
         way.survivors,
         way.source,
         checkpoint.path,
+        following.ranks_of_followers(state, workers, way),
     )
     if state.table is not None:
         state.table_s = state.now_s - state.since_s
@@ -344,7 +360,7 @@ def _said(table: Table, states: Mapping[int, WorkerState]) -> str:
         return f"all load checkpoint {table.checkpoint}"
     if not any(states[rank].epoch for rank in table.survivors):
         return f"a start, with the weights of rank {table.source_rank}"
-    said = f"{len(table.survivors)} have its weights"
+    said = f"{len(table.survivors) + len(table.followers)} have its weights"
     if table.roll == "forward":
         return f"{said}, once they have applied what all had reduced"
     if any(states[rank].in_doubt and states[rank].reach > table.resume_step for rank in table.survivors):
@@ -357,12 +373,14 @@ def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> S
     is_kept = not worker.is_missing(state.now_s, state.options.kept_s)
     was_in = worker.was_member if state.table is None else state.is_member(worker)
     is_survivor = ready is not None and _has_weights(state, ready, was_unused=was_unused)
+    is_awaited = following.awaits(state, worker)
+    is_ready = ready is not None and not is_awaited
     return SeatView(
         worker.number,
-        f"{worker.name}, which is {'away' if worker.conn is None else 'not ready' if ready is None else 'ready'}",
-        ready is not None,
+        f"{worker.name}, which is {'away' if worker.conn is None else 'ready' if is_ready else 'not ready'}",
+        is_ready,
         is_survivor,
-        worker.number in state.members and is_kept,
+        is_kept and (worker.number in state.members or is_awaited),
         is_held and is_kept and was_in and (ready is None or is_survivor),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import ConfigError
-from . import epochs
+from . import epochs, following
 from .admission import Contested
 from .events import (
     Agreed,
@@ -33,6 +33,7 @@ from .messages import (
     CheckpointEnd,
     Fault,
     Fence,
+    Followed,
     FromWorker,
     Hello,
     Leave,
@@ -40,7 +41,9 @@ from .messages import (
     Refused,
     Step,
     Table,
+    Unfollowed,
     Welcome,
+    WorkerState,
 )
 from .options import MAX_TEXT, JobOptions
 from .seats import Seats, Worker
@@ -160,6 +163,8 @@ class Job:
             self._ready(worker, message)
         elif isinstance(message, Leave):
             self._leave(worker, message)
+        elif isinstance(message, Followed | Unfollowed):
+            following.note(self._state, worker, message)
         elif message.epoch == self._state.epoch and self._state.is_member(worker):
             if self._state.phase == "open":
                 self._member_says(worker, message)
@@ -245,6 +250,7 @@ class Job:
                 state.tell(worker, state.table)
             if state.fence is not None:
                 state.tell(worker, state.fence)
+        following.tell_again(state, worker)
 
     def _admit_newcomers(self) -> None:
         """Admit processes for which a connection has ended; refuse those for which it has lasted."""
@@ -266,6 +272,9 @@ class Job:
         if worker.told is not None and worker.told != (message.boot, message.epoch):
             return
         worker.ready, worker.ready_since_s = message.state, self._state.now_s
+        if self._state.table is not None and worker in following.followers(self._state):
+            # It may have said so before it heard that it is one, and overwrites its state since.
+            worker.ready = WorkerState(self._state.table.boot)
         if self._state.fence is None and self._state.is_member(worker):
             epochs.end(
                 self._state, "dropped", worker.seat, f"{self._state.name_of(worker)} has given up its engine"

@@ -11,7 +11,7 @@ from .admission import Gate
 from .checkpoints import Checkpoints
 from .cooldown import Cooldown
 from .events import Close, Log, Output, Send
-from .messages import Cause, Fence, Hello, Member, Refused, Table, ToWorker
+from .messages import Cause, Fence, Follow, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
 from .progress import Progress
 from .rates import Rates
@@ -42,6 +42,23 @@ class Newcomer:
 
 
 @dataclass
+class Following:
+    """A copy of the state of the open epoch to workers that wait for it to end.
+
+    Attributes:
+        follow: Source and followers, as they were told.
+        steps: Last step that a follower has applied, by seat; without one that has not received the state yet.
+        close: Seats of followers that were one step behind the members at most.
+        has_failed: Whether it has failed: the followers copy when the epoch has ended.
+    """
+
+    follow: Follow
+    steps: dict[int, int] = field(default_factory=dict)
+    close: set[int] = field(default_factory=set)
+    has_failed: bool = False
+
+
+@dataclass
 class State:
     """Of a job.
 
@@ -60,6 +77,8 @@ class State:
         fence_since_s: Time at which the fence was planned.
         enough_since_s: Time since which there are enough workers for the first epoch.
         joined_since_s: Time since which there are more workers than the open epoch has members.
+        following: Copy of the state to workers that are to be admitted; None without one.
+        n_follows: Number of such copies so far.
         boots: Boots of this training: those under which its epochs were opened, the latest last.
         newcomers: Processes that wait for the end of a connection, by the number of their own connection.
     """
@@ -78,6 +97,8 @@ class State:
     fence_since_s: float = 0.0
     enough_since_s: float | None = None
     joined_since_s: float | None = None
+    following: Following | None = None
+    n_follows: int = 0
     boots: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_BOOTS))
     newcomers: dict[int, Newcomer] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
@@ -136,7 +157,7 @@ class State:
         self.members = {member.seat: member for member in table.members}
         self.left = set()
         self.fence = None
-        self.enough_since_s = self.joined_since_s = None
+        self.enough_since_s = self.joined_since_s = self.following = None
         self.progress = Progress()
         self.rates.begin()
         self.phase, self.reason, self.since_s = "open", "", self.now_s

@@ -1,0 +1,141 @@
+"""Which workers copy the state of an open epoch while its members make steps, and when they have it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .forming import choose
+from .messages import Follow, Followed, Member, Table, Unfollowed, WorkerState
+from .rolling import Resume
+from .seats import Worker
+from .state import Following, State
+
+__all__ = ["awaits", "followers", "is_late", "may_admit", "note", "ranks_of_followers", "tell_again"]
+
+
+def may_admit(state: State, newcomers: Collection[int]) -> bool:
+    """Return whether the epoch may end to admit newcomers; if not, have them copy its state first.
+
+    It may end once the followers are at most one step behind, or if the newcomers cannot follow.
+
+    Args:
+        state: State of the job; its epoch is open.
+        newcomers: Seats that the next epoch would have more.
+    """
+    following = state.following
+    if following is not None and following.has_failed:
+        return True
+    workers = [state.seats.by_number[seat] for seat in sorted(newcomers)]
+    sources = [one for one in state.connected_members() if one.can_follow and not one.is_leaving]
+    if not sources or not all(worker.can_follow for worker in workers):
+        return True
+    seats = {worker.number for worker in followers(state)}
+    members = set(state.members)
+    # Without one of them, the others cannot go on.
+    is_whole = following is not None and len(seats) == len(following.follow.table.members) - 1
+    if not is_whole or len(choose(state.options, members | seats, members)) <= len(members):
+        _begin(state, sources[-1], workers)
+        return False
+    return following is not None and seats <= following.close
+
+
+def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
+    assert state.table is not None
+    told = sorted([source, *workers], key=lambda one: one.number)
+    members = tuple(
+        Member(rank, one.number, one.id, one.incarnation, one.address) for rank, one in enumerate(told)
+    )
+    rank = told.index(source)
+    table = Table(state.table.boot, state.epoch, members, 0, "back", (rank,), rank)
+    state.n_follows += 1
+    # The same copies may be begun by a coordinator that takes over: workers know the new ones by their numbers.
+    state.following = Following(Follow(table, (state.boot % (1 << 31) << 32) + state.n_follows))
+    names = ", ".join(worker.name for worker in workers)
+    state.log(
+        f"{names} copy the state of {state.name_of(source)} while the members of epoch {state.epoch} go on"
+    )
+    for worker in workers:
+        # The copy overwrites whatever it had.
+        worker.ready = WorkerState(table.boot)
+    for worker in told:
+        state.tell(worker, state.following.follow)
+
+
+def followers(state: State) -> list[Worker]:
+    """Return the workers that copy the state of the epoch, without those that were lost, by seat."""
+    if state.following is None or state.following.has_failed:
+        return []
+    table = state.following.follow.table
+    seats = (member.seat for member in table.members if member.rank != table.source_rank)
+    workers = (state.seats.by_number.get(seat) for seat in seats)
+    return [one for one in workers if one is not None and one.ready is not None and _takes_part(one, table)]
+
+
+def tell_again(state: State, worker: Worker) -> None:
+    """Tell a worker that is connected anew of the copy in which it takes part: it may not know of it."""
+    following = state.following
+    if following is not None and not following.has_failed and _takes_part(worker, following.follow.table):
+        state.tell(worker, following.follow)
+
+
+def _takes_part(worker: Worker, table: Table) -> bool:
+    return any((one.worker_id, one.incarnation) == (worker.id, worker.incarnation) for one in table.members)
+
+
+def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
+    """Note how far a follower is, or that a copy has failed; messages about an earlier copy change nothing."""
+    following = state.following
+    if following is None or (message.epoch, message.number) != (state.epoch, following.follow.number):
+        return
+    if isinstance(message, Unfollowed):
+        if not following.has_failed and _takes_part(worker, following.follow.table):
+            following.has_failed = True
+            state.log(
+                f"{worker.name} cannot copy, or serve, the state while the members go on, so they wait for the copy: "
+                f"{message.text}",
+                is_warning=True,
+            )
+        return
+    if worker in followers(state):
+        following.steps[worker.number] = message.step
+        if message.backlog <= 1:
+            following.close.add(worker.number)
+
+
+def awaits(state: State, worker: Worker) -> bool:
+    """Return whether the next table waits for a follower, which is about to apply the last step of the epoch."""
+    following, fence = state.following, state.fence
+    if following is None or fence is None or not fence.planned or worker.number not in following.close:
+        return False
+    ready = (one.ready for one in state.connected_members() if one.ready is not None)
+    last = max((one.committed for one in ready if (one.boot, one.epoch) == state.epoch_id), default=0)
+    return worker in followers(state) and following.steps[worker.number] < last
+
+
+def is_late(state: State, worker: Worker) -> bool:
+    """Return whether a worker came after others had begun to copy: it follows the next epoch."""
+    return (
+        state.fence is not None
+        and state.fence.cause == "joined"
+        and worker.can_follow
+        and not state.is_member(worker)
+        and bool(present := followers(state))
+        and worker not in present
+    )
+
+
+def ranks_of_followers(state: State, workers: list[Worker], way: Resume) -> tuple[int, ...]:
+    """Return the ranks that have followed to the step of a new epoch: all that lack its state, or none.
+
+    Args:
+        state: State of the job; the epoch before is its last one.
+        workers: Members of the new epoch, by rank.
+        way: How they come to the same weights.
+    """
+    source = None if way.source is None else workers[way.source].ready
+    if source is None or (source.boot, source.epoch) != state.epoch_id or state.following is None:
+        return ()
+    steps, present = state.following.steps, followers(state)
+    lacking = tuple(rank for rank in range(len(workers)) if rank not in way.survivors)
+    have = all(workers[rank] in present and steps.get(workers[rank].number) == way.step for rank in lacking)
+    return lacking if have else ()
