@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,6 +155,19 @@ def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
     assert worker.said == m.WorkerState(7, 2, 2)
     assert all(not one.any() for one in worker.model.parameters())
     assert worker.step()
+
+
+def test_a_source_that_is_interrupted_before_it_applies_a_step_has_lost_the_weights(worker: Worker) -> None:
+    """All others apply it."""
+
+    def apply(step: int, *, is_last: bool) -> None:
+        raise KeyboardInterrupt
+
+    serving: Any = SimpleNamespace(begin=lambda committed: None, apply=apply, end=lambda reason: None)
+    worker._link.serving = serving
+    with pytest.raises(KeyboardInterrupt):
+        worker.step()
+    assert worker.said == LOST
 
 
 def test_a_checkpoint_of_a_worker_that_has_raised_does_not_count(
@@ -441,3 +455,19 @@ def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wai
     worker._link._copying = channel
     worker._link.follow(channel)
     assert said == []
+
+
+def test_a_follower_that_is_interrupted_says_that_it_does_not_follow(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def follow(channel: Silence, state: Any, has: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker_link, "follow", follow)
+    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
+    channel: Any = Silence()
+    with pytest.raises(KeyboardInterrupt):
+        worker._link.follow(channel)
+    assert len(said) == 1

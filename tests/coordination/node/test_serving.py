@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 import torch
 from waiting import WATCHDOG_S
 
-from softs_fast.coordination.node import TrainingState
+from softs_fast.coordination.node import TrainingState, WorkerNode
 from softs_fast.coordination.node.following import LAST
 from softs_fast.coordination.node.serving import Serving
 from softs_fast.errors import PeerLost
@@ -49,12 +48,10 @@ class Followers:
 
 
 def begin(followers: Any, failed: list[str]) -> tuple[Serving, TrainingState]:
-    """Return a source that has an engine."""
+    """Return a source that has begun no step."""
     model = torch.nn.Linear(2, 1)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    serving = Serving(followers, state, failed.append)
-    wait(serving, "open")
-    return serving, state
+    return Serving(followers, state, failed.append), state
 
 
 def wait(serving: Serving, phase: str) -> None:
@@ -83,17 +80,53 @@ def test_steps_of_a_small_model_that_wait_are_bounded_and_the_end_frees_them() -
     assert not serving._memory
 
 
-@pytest.mark.parametrize("has_memory", [False, True])
-def test_followers_are_told_of_the_end_of_an_epoch_before_the_snapshot(has_memory: bool) -> None:
+def test_an_engine_is_made_once_a_step_begins_so_never_beside_that_of_the_epoch() -> None:
+    failed: list[str] = []
+    serving, _ = begin(Followers(receive=True), failed)
+    assert serving._thread.ident is None
+    serving.apply(1, is_last=True)
+    serving.begin(1)
+    assert serving._thread.ident is None, "no step follows in this epoch"
+    serving.close()
+    assert not failed
+
+
+def test_followers_are_told_of_the_end_of_an_epoch_before_the_snapshot() -> None:
     failed: list[str] = []
     followers = Followers(receive=True)
     serving, _ = begin(followers, failed)
-    if has_memory:
-        serving.begin(0)
-        wait(serving, "warm")
+    serving.begin(0)
+    wait(serving, "warm")
     serving.apply(1, is_last=True)
     serving._thread.join(WATCHDOG_S)
     assert not serving._thread.is_alive()
     assert [one.tolist() for one in followers.sent] == [[LAST, 0]]
     assert followers.is_closed
     assert not failed
+
+
+def test_the_engine_of_a_copy_and_that_of_an_epoch_are_not_made_at_once() -> None:
+    """Each would take the sockets of the other one for its own."""
+    has_begun, has_second = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def make_engine(*arguments: Any) -> Any:
+        order.append("begin")
+        if has_begun.is_set():
+            has_second.set()
+        has_begun.set()
+        # Long enough for the other thread to come here, if it can.
+        has_second.wait(0.2)
+        order.append("end")
+
+    _, state = begin(Followers(receive=True), [])
+    node = WorkerNode("127.0.0.1:1", state, engine=make_engine)
+    copied = node._link._copied
+    assert copied is not None
+    arguments: Any = (None, 0, None)
+    other = threading.Thread(target=copied.engine, args=arguments)
+    other.start()
+    assert has_begun.wait(WATCHDOG_S)
+    node._engine_of(*arguments)
+    other.join(WATCHDOG_S)
+    assert order == ["begin", "end"] * 2

@@ -28,7 +28,7 @@ _FREE_BYTES = 64 << 20
 # such a model takes a moment.
 _LEAST_BYTES = 1 << 18
 
-_Phase = Literal["meeting", "open", "warming", "warm", "serving", "last", "over"]
+_Phase = Literal["new", "meeting", "warming", "warm", "serving", "last", "over"]
 
 
 class _Item(NamedTuple):
@@ -52,10 +52,10 @@ class Serving:
     def __init__(self, channel: Channel, state: TrainingState, failed: Callable[[str], object]) -> None:
         self._channel, self._state, self._failed = channel, state, failed
         self._changed = threading.Condition()
-        # meeting: there is no engine yet; open: the next step says how much memory the snapshot takes; warming: the thread
-        # fetches it, which takes several times as long as the copy; warm: the next step copies; serving; last: no step
-        # follows; over.
-        self._phase: _Phase = "meeting"
+        # new: the next step says how much memory the snapshot takes, and begins the thread, not before: the engine of the
+        # epoch may still be made; meeting: the thread makes the engine; warming: it fetches the memory, which takes several
+        # times as long as the copy; warm: the next step copies; serving; last: no step follows; over.
+        self._phase: _Phase = "new"
         # Memory of the snapshot.
         self._memory: dict[str, torch.Tensor] = {}
         # What is to be sent, None after the last step; and the bytes of its steps, without the snapshot.
@@ -64,28 +64,26 @@ class Serving:
         # Memory of a step that was sent: new memory takes longer than a copy.
         self._spare: Mapping[str, torch.Tensor] = {}
         self._thread = threading.Thread(target=self._run, name="softs-fast state for followers", daemon=True)
-        self._thread.start()
 
     # --- By the thread that trains ---
 
     def begin(self, committed: int) -> None:
-        """Take the snapshot before a step, if there is an engine, and memory for it.
+        """Begin the copy in a step of its own; take the snapshot before a later one, if there is memory for it.
 
         Args:
             committed: Steps that the state has.
         """
         phase = self._phase
-        if phase not in ("open", "warm"):
+        if phase not in ("new", "warm"):
             return
         try:
-            if phase == "open":
-                memory = {
+            if phase == "new":
+                self._memory = {
                     place: torch.empty(one.shape, dtype=one.dtype, device="cpu")
                     for place, one in self._state.tensors().items()
                 }
-                with self._changed:
-                    self._memory = memory if self._phase == "open" else {}
-                self._go("open", "warming")
+                self._go("new", "meeting")
+                self._thread.start()
             else:
                 text, tensors = self._state.snapshot(self._memory)
                 self._memory = {}
@@ -109,7 +107,10 @@ class Serving:
                 self._give_up(text_of_error(error))
         if is_last:
             with self._changed:
-                if self._phase != "over":
+                if self._phase == "new":
+                    # The followers copy in the next epoch.
+                    self._phase = "over"
+                elif self._phase != "over":
                     self._queue.append(None)
                     self._phase = "last"
                 self._changed.notify_all()
@@ -135,9 +136,10 @@ class Serving:
         self._channel.end(reason)
 
     def close(self) -> None:
-        """End it, and wait for its thread."""
+        """End it, and wait for its thread, if it has begun."""
         self.end("the source has left")
-        join(self._thread)
+        if self._thread.ident is not None:
+            join(self._thread)
 
     def _give_up(self, reason: str) -> None:
         self.end(reason)
@@ -174,9 +176,7 @@ class Serving:
             self._channel.close()
 
     def _serve(self, strategy: Strategy, source: int) -> None:
-        self._go("meeting", "open")
-        with self._changed:
-            self._changed.wait_for(lambda: self._phase != "open")
+        self._go("meeting", "warming")
         if self._phase == "warming":
             for one in self._memory.values():
                 one.zero_()

@@ -237,10 +237,13 @@ class WorkerLink(Link):
         ).start()
         try:
             follow(channel, self._copied.state, has)
-        except Exception as error:  # of the user's code, too: it is raised again when the state is copied
+        except BaseException as error:
             # The members need not wait for a worker that leaves.
             if self.leave_reason is None:
                 self._unfollowed(channel, text_of_error(error))
+            # One of the user's code is raised again when the state is copied.
+            if not isinstance(error, Exception):
+                raise
         finally:
             with self.changed:
                 self._copying = None

@@ -24,7 +24,7 @@ from ..launcher import default_worker_id, launched_job, launched_seat, new_incar
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
-from .engines import EngineOf, memory_engine
+from .engines import EngineOf, memory_engine, one_at_a_time
 from .following import Comparison, Copied, can_follow
 from .step_calls import StepCalls
 from .training_state import TrainingState
@@ -95,7 +95,9 @@ class WorkerNode:
         self._state = state
         self._job = job = job or launched_job()
         self._load = load
-        self._engine_of = engine or memory_engine
+        kind = engine or memory_engine
+        # A copy that was ended may still make its engine while that of the next epoch is made.
+        self._engine_of = one_at_a_time(kind)
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -106,7 +108,7 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
             contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
-            can_follow=can_follow(self._engine_of),
+            can_follow=can_follow(kind),
         )
         copied = Copied(job, state, self._engine_of)
         self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, copied)
@@ -342,20 +344,14 @@ class WorkerNode:
         try:
             if link.serving is not None:
                 link.serving.apply(step.number, is_last=bool(flag))
-            self._apply()
+            self._state.apply()
         except BaseException as error:
+            self._set_weights(None)
             link.raised(error, "the step could not be applied: ")
             raise
         link.end_call(actions)
         self._check_once()
         return True
-
-    def _apply(self) -> None:
-        try:
-            self._state.apply()
-        except BaseException:
-            self._set_weights(None)
-            raise
 
     def _set_weights(self, state: WorkerState | None) -> None:
         """Note which weights this worker has, from now on whatever becomes of its epoch; None for no valid ones."""
@@ -407,7 +403,11 @@ class WorkerNode:
                     "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"
                 )
             if build.duty == "apply":
-                self._apply()
+                try:
+                    self._state.apply()
+                except BaseException:
+                    self._set_weights(None)
+                    raise
                 with link.changed:
                     self._machine.applied()
             elif build.duty == "load":
