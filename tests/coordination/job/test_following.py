@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from driven_job import DrivenJob, open_job
 
+from softs_fast.coordination.job.events import Tick
 from softs_fast.coordination.job.job import Job
 from softs_fast.coordination.job.messages import (
     Fault,
@@ -276,3 +278,85 @@ def test_a_member_that_leaves_meanwhile_ends_the_epoch_first() -> None:
     members_ready(driven, 6, *"abc")
     table = driven.last("d", Table)
     assert ([one.worker_id for one in table.members], table.followers) == ([*"bcd"], ())
+
+
+def test_one_that_is_left_out_follows_the_next_epoch_though_nothing_else_happens() -> None:
+    driven = job(8)
+    join(driven, "d")
+    driven.wait(driven.options.join_s)
+    join(driven, "e")
+    followed(driven, "d", 7, 0)
+    members_ready(driven, 7, *"abc")
+    assert len(driven.last("d", Table).members) == 4
+    driven.begin("a", 8)
+    wake_s = driven.job.next_wake_s()
+    assert wake_s == driven.now_s + driven.options.join_s
+    driven.now_s = wake_s
+    driven.tell(Tick())
+    assert driven.last("e", Follow).table.epoch == 2
+
+
+def test_a_source_that_copies_the_last_gradients_for_longer_than_a_blink_ends_no_epoch_as_a_fault() -> None:
+    driven = following_job()
+    members_ready(driven, 8, *"ab")
+    driven.wait(driven.options.form_timeout_s / 2)
+    assert driven.status.phase == "open"
+    members_ready(driven, 8, "c")
+    followed(driven, "d", 8, 0)
+    assert driven.last("d", Table).followers == (3,)
+
+
+def test_a_source_that_does_not_end_its_last_step_is_not_waited_for_forever() -> None:
+    driven = following_job()
+    members_ready(driven, 8, *"ab")
+    driven.wait(driven.options.form_timeout_s)
+    assert "the step has not ended at seat 2" in driven.last("c", Fence).text
+
+
+def test_beside_a_member_that_would_not_compare_the_weights_no_one_follows() -> None:
+    driven = DrivenJob(2, 4)
+    for name in "ab":
+        join(driven, name)
+    driven.hello("c")
+    driven.ready("c")
+    driven.wait(driven.options.form_timeout_s)
+    join(driven, "d")
+    assert planned(driven)
+    assert not any(isinstance(one, Follow) for one in driven.said[driven.conns["d"]])
+
+
+def test_weights_that_a_member_would_not_compare_are_copied_again() -> None:
+    """A coordinator that takes over learns late that the member is of an earlier version."""
+    driven = job()
+    driven.job = Job(driven.options, 78, driven.now_s, driven.job.records())
+    for name in "ab":
+        driven.hello(name, can_follow=True, engine_boot=77, engine_epoch=1, last=WorkerState(77, 1, 5))
+    driven.hello("d", can_follow=True)
+    driven.say("d", Ready(WorkerState(), 0, 0))
+    followed(driven, "d", 7, 1)
+    driven.hello("c", engine_boot=77, engine_epoch=1, last=WorkerState(77, 1, 5))
+    members_ready(driven, 7, *"abc")
+    table = driven.last("d", Table)
+    assert (table.resume_step, table.survivors, table.followers) == (7, (0, 1, 2), ())
+
+
+def test_what_followers_say_costs_as_much_for_each_of_many() -> None:
+    def n_calls(n: int) -> int:
+        driven = job(3 + n, join_s=0.5)
+        for number in range(n):
+            join(driven, f"follower {number}")
+        message = Followed(1, driven.last("c", Follow).number, 1, 9)
+        found = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal found
+            found += event == "call"
+
+        sys.setprofile(count)
+        try:
+            driven.say("follower 1", message)
+        finally:
+            sys.setprofile(None)
+        return found
+
+    assert n_calls(128) < 6 * n_calls(32)

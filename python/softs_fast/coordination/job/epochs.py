@@ -85,10 +85,10 @@ def advance(state: State) -> list[Worker]:
     if state.phase != "open" or state.options.n_seats > state.seats.n_seats:
         state.seats.resize(state.options.n_seats)
     _promote_spares(state)
+    if state.phase != "open":
+        _form(state)
     if state.phase == "open":
         _grow(state)
-    else:
-        _form(state)
     return stalled
 
 
@@ -162,16 +162,17 @@ def _end_planned(state: State) -> None:
 def _planned_until(state: State) -> float:
     """Return until when members may end their last step.
 
-    For a blink after the first of them has ended it; and as long as it takes to learn of the end of a step that is over
-    for a member that will begin none.
+    For a blink after the first of them has ended it, unless one of them copies its gradients first, which takes longer
+    for large ones; and as long as it takes to learn of the end of a step that is over for a member that will begin none.
     """
     ends = [worker.ready_since_s for worker in state.connected_members() if worker.ready is not None]
     rests = [
         worker.resting_since_s for worker in state.connected_members() if worker.resting_since_s is not None
     ]
+    is_copied = state.following is not None and not state.following.has_failed
     return min(
         state.fence_since_s + state.options.form_timeout_s,
-        min(ends, default=math.inf) + state.options.blink_s,
+        math.inf if is_copied else min(ends, default=math.inf) + state.options.blink_s,
         min(rests, default=math.inf) + state.options.settle_s,
     )
 

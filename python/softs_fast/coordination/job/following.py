@@ -26,8 +26,10 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
     if following is not None and following.has_failed:
         return True
     workers = [state.seats.by_number[seat] for seat in sorted(newcomers)]
-    sources = [one for one in state.connected_members() if one.can_follow and not one.is_leaving]
-    if not sources or not all(worker.can_follow for worker in workers):
+    present = list(state.connected_members())
+    sources = [one for one in present if not one.is_leaving]
+    # All members compare the weights of followers.
+    if not sources or not all(worker.can_follow for worker in (*present, *workers)):
         return True
     seats = {worker.number for worker in followers(state)}
     members = set(state.members)
@@ -66,9 +68,16 @@ def followers(state: State) -> list[Worker]:
     if state.following is None or state.following.has_failed:
         return []
     table = state.following.follow.table
-    seats = (member.seat for member in table.members if member.rank != table.source_rank)
-    workers = (state.seats.by_number.get(seat) for seat in seats)
-    return [one for one in workers if one is not None and one.ready is not None and _takes_part(one, table)]
+    pairs = (
+        (member, state.seats.by_number.get(member.seat))
+        for member in table.members
+        if member.rank != table.source_rank
+    )
+    return [
+        worker
+        for member, worker in pairs
+        if worker is not None and worker.ready is not None and _is_process(worker, member)
+    ]
 
 
 def tell_again(state: State, worker: Worker) -> None:
@@ -79,7 +88,11 @@ def tell_again(state: State, worker: Worker) -> None:
 
 
 def _takes_part(worker: Worker, table: Table) -> bool:
-    return any((one.worker_id, one.incarnation) == (worker.id, worker.incarnation) for one in table.members)
+    return any(one.seat == worker.seat and _is_process(worker, one) for one in table.members)
+
+
+def _is_process(worker: Worker, member: Member) -> bool:
+    return (member.worker_id, member.incarnation) == (worker.id, worker.incarnation)
 
 
 def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
@@ -87,16 +100,16 @@ def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
     following = state.following
     if following is None or (message.epoch, message.number) != (state.epoch, following.follow.number):
         return
-    if isinstance(message, Unfollowed):
-        if not following.has_failed and _takes_part(worker, following.follow.table):
-            following.has_failed = True
-            state.log(
-                f"{worker.name} cannot copy, or serve, the state while the members go on, so they wait for the copy: "
-                f"{message.text}",
-                is_warning=True,
-            )
+    if following.has_failed or not _takes_part(worker, following.follow.table):
         return
-    if worker in followers(state):
+    if isinstance(message, Unfollowed):
+        following.has_failed = True
+        state.log(
+            f"{worker.name} cannot copy, or serve, the state while the members go on, so they wait for the copy: "
+            f"{message.text}",
+            is_warning=True,
+        )
+    elif worker.ready is not None:
         following.steps[worker.number] = message.step
         if message.backlog <= 1:
             following.close.add(worker.number)
@@ -137,5 +150,7 @@ def ranks_of_followers(state: State, workers: list[Worker], way: Resume) -> tupl
         return ()
     steps, present = state.following.steps, followers(state)
     lacking = tuple(rank for rank in range(len(workers)) if rank not in way.survivors)
-    have = all(workers[rank] in present and steps.get(workers[rank].number) == way.step for rank in lacking)
+    have = all(worker.can_follow for worker in workers) and all(
+        workers[rank] in present and steps.get(workers[rank].number) == way.step for rank in lacking
+    )
     return lacking if have else ()
