@@ -54,7 +54,7 @@ def test_status_as_json_and_watch(command: Command, run: Run) -> None:
     status, out, _ = run("coordinator", "status", said["coordinator"], "--json")
     assert status == 0
     assert json.loads(out)["name"] == "mine"
-    assert json.loads(run("status", said["coordinator"], "--json")[1])["name"] == "mine"
+    assert json.loads(run("status", f"softs://{said['coordinator']}/mine", "--json")[1])["name"] == "mine"
     watch = command.start("status", said["coordinator"], "--json", "--watch")
     assert watch.stdout is not None
     assert json.loads(watch.stdout.readline())["phase"] == "forming"

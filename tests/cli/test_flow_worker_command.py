@@ -9,7 +9,9 @@ import pytest
 
 from softs_fast.cli import main
 from softs_fast.cli.flow import argument
-from softs_fast.trust import write_token
+from softs_fast.dataflow.process import by_hand
+from softs_fast.errors import PeerLost
+from softs_fast.trust import Place, UnknownHostError, write_token
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
@@ -53,6 +55,31 @@ def test_errors_before_it_has_joined(
     token.chmod(0o644)
     assert main(["flow", "worker", nowhere, *rest]) == 1
     assert "must be a file of this user with mode 0600" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["flow", "worker", nowhere])
-    assert "--token-file" in capsys.readouterr().err
+    assert main(["flow", "worker", nowhere, "host_flow:make_flow"]) == 1
+    assert "give --token-file, or softs:// with ?token_file=" in capsys.readouterr().err
+    token.chmod(0o600)
+    place = f"softs://127.0.0.1:8,127.0.0.1:9/ppo?token_file={token}"
+    assert main(["flow", "worker", place, "--connect-timeout", "0.01", "host_flow:make_flow"]) == 1
+    assert "0.01 s for the master: no master at tcp://127.0.0.1:8" in capsys.readouterr().err
+
+
+def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def join(endpoint: str, token: str, seat: int) -> str:
+        asked.append(endpoint)
+        if endpoint != "tcp://127.0.0.1:9":
+            raise PeerLost("no master")
+        return "joined"
+
+    monkeypatch.setattr(by_hand, "join", join)
+    # No master at the first host, and no name server that knows the second: neither keeps the worker from the third.
+    place = Place(("127.0.0.1:8", "a..b:1", "127.0.0.1:9"))
+    there, joined = by_hand._connected(place, "token", 0, 300.0)
+    assert (there.port, joined) == (9, "joined")
+    assert asked == ["tcp://127.0.0.1:8", "tcp://127.0.0.1:9"]
+    with pytest.raises(UnknownHostError):
+        by_hand._connected(Place(("a..b:1",)), "token", 0, 300.0)
+    with pytest.raises(PeerLost, match="no master"):
+        by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), "token", 0, 0.0)
+    assert asked[-1] == "tcp://*:4711"

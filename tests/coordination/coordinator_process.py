@@ -54,9 +54,13 @@ class Worker(Lines):
         self.worker_id = worker_id
         super().__init__([str(WORKER), json.dumps({"address": address, "worker_id": worker_id, **options})])
 
+    def order(self, command: str, *arguments: Any) -> None:
+        """Have it do something, of which events are awaited: these may come before it is done."""
+        self.tell(json.dumps([command, *arguments]))
+
     def ask(self, command: str, *arguments: Any) -> Any:
         """Have it do something; the result."""
-        self.tell(json.dumps([command, *arguments]))
+        self.order(command, *arguments)
         return self.event("done")["result"]
 
 

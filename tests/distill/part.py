@@ -59,16 +59,22 @@ def run_student(endpoints: tuple[str, str, str, str], options: dict[str, Any]) -
                 if client.generation <= before:
                     say(event="problem", problem=f"generation {client.generation} after {before}")
             for _ in range(5):
-                wanted = int(client.model_id or 0)
+                wanted, generation = int(client.model_id or 0), client.generation
                 sample = client.request_sample(timeout_ms=200)
                 if sample is not None:
                     model = samples.check(sample.tensors(), rank)
                     client.release_slot(sample.slot_id)
-                    if model < wanted or (rank == 0 and model != wanted):
-                        say(event="problem", problem=f"model {model}, wanted was {wanted}")
+                    # A broker that was started anew may tell others than the leader of an older model first.
+                    least = wanted if rank == 0 else min(wanted, int(client.model_id or 0))
+                    if model < least or (rank == 0 and model != wanted):
+                        now = f"generation {sample.generation}, {generation} before, {client.generation} now"
+                        say(
+                            event="problem", problem=f"rank {rank}: model {model}, wanted was {wanted}; {now}"
+                        )
                 wanted = int(client.model_id or 0)
                 model = samples.check(next(stream), rank)
-                if model < wanted or (rank == 0 and model != wanted):
+                least = wanted if rank == 0 else min(wanted, int(client.model_id or 0))
+                if model < least or (rank == 0 and model != wanted):
                     say(event="problem", problem=f"model {model} in the dataset, wanted was {wanted}")
             say(event="round", generation=client.generation)
         data.close()

@@ -343,6 +343,15 @@ def test_a_broker_that_begins_anew_is_followed(school: School) -> None:
     assert (client.generation, client.model_id, client.generation_value.value) == (1, "a", 1)
 
 
+def test_a_leader_does_not_go_back_to_what_a_new_broker_was_told_first(school: School) -> None:
+    school.broker()
+    leader = school.student(0)
+    older, newest = leader.set_model("a"), leader.set_model("b")
+    for generation, name in ((newest, "b"), (older, "a")):
+        leader._follow(Model(generation, name))
+    assert (leader.generation, leader.model_id) == (newest, "b")
+
+
 def test_followers_come_along_when_broker_and_leader_are_new(school: School) -> None:
     broker = school.broker()
     school.worker()

@@ -1,4 +1,4 @@
-"""The programs of docs/job.md run alone and as two ranks, and print what the page says."""
+"""The programs of docs/job.md run alone, as two ranks and under torchrun, and print what the page says."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def printed() -> list[str]:
     return str(text).splitlines()
 
 
-def test_the_program_is_short() -> None:
-    assert len(PROGRAMS["plain.py"].splitlines()) <= 25
-    assert PAGE.count("```python") == len(PROGRAMS) == 2
+def test_programs_are_short() -> None:
+    assert max(len(program.splitlines()) for program in PROGRAMS.values()) <= 25
+    assert PAGE.count("```python") == len(PROGRAMS) == 5
 
 
 def test_alone(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -71,3 +71,42 @@ def test_two_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
             assert run(tmp_path, told, "sh", "-c", ranks) == printed()
         finally:
             coordinator.terminate()
+
+
+#: Variables that the page sets for torchrun.
+EXPORTED = dict(re.findall(r"export (TORCH\w+)=(\S+)", PAGE))
+#: Runs a program of which one rank is killed once, in its 25th step.
+KILLED = """
+import os, runpy, signal, sys
+import torch
+
+step, n_steps = torch.optim.AdamW.step, 0
+
+def die_once(*given, **named):
+    global n_steps
+    n_steps += 1
+    if n_steps == 25 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        print("killed", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(*given, **named)
+
+torch.optim.AdamW.step = die_once
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["ddp.py", "fsdp.py", "hf.py"])
+def test_a_rank_under_torchrun_is_killed(tmp_path: Path, environment: dict[str, str], name: str) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    lines = run(tmp_path, environment | EXPORTED, sys.executable, "-m", *torchrun, "killed.py", name)
+    expected = printed()
+    if name == "hf.py":
+        expected = PAGE.split("title=hf.py")[1].split("```text\n")[1].split("```")[0].splitlines()
+        # Before it there is what the Trainer says.
+        lines = [line for line in lines if line in ("killed", *expected)]
+    # A step that was trained and had no checkpoint yet is trained again.
+    assert set(lines) == {"killed", *expected}
+    assert {one.name for one in (tmp_path / f"ckpt-{name[:-3]}").glob("step-*")} == {
+        f"step-000000{n}0" for n in (2, 3, 4)
+    }

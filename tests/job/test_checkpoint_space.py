@@ -23,7 +23,7 @@ def test_without_free_space_none_is_begun(
         training.train(1)
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=11_999_999))
-            patch.setattr(saver, "write_checkpoint", lambda *given: pytest.fail("it is begun"))
+            patch.setattr(saver, "write_state", lambda *given: pytest.fail("it is begun"))
             training.train(1)
         [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert text == (

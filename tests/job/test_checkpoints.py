@@ -22,6 +22,7 @@ from test_alone import supplier
 import softs_fast as sf
 from softs_fast.job import checkpoint_files
 from softs_fast.job.ledger import Ledger
+from softs_fast.job.peers import Peers
 from softs_fast.job.position import Position
 from softs_fast.job.saver import Saver
 
@@ -48,7 +49,7 @@ class Training:
         self.state = sf.TrainingState(self.model, self.optimizer, others)
         self.position = Position(ledger, 0)
         options = sf.Checkpoints(folder, every=1, keep=keep, keep_every=keep_every)
-        self.saver = Saver(options, job, self.state, self.position, is_alone=is_alone)
+        self.saver = Saver(options, job, self.state, self.position, Peers(), is_alone=is_alone)
         self._running = ExitStack()
 
     def __enter__(self) -> Training:

@@ -35,8 +35,7 @@ def contract(
     seed: int = 0,
     config: sf.BatchConfig = CONFIG,
 ) -> dict[str, str]:
-    state = sf.TrainingState(model, torch.optim.SGD(model.parameters(), 0.1))
-    return contract_of(Position(ledger, seed), config, state)
+    return contract_of(Position(ledger, seed), config, model)
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> list[str]:

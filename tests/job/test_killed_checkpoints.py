@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from live_job import EVERY, LiveJob, has, replayed, train
 from waiting import eventually
 
-from softs_fast.job import saver
+from softs_fast.job import checkpoint_folder
 from softs_fast.job.retention import steps_in
 
 
@@ -24,14 +24,14 @@ def steps(folder: Path) -> list[int]:
 
 def never_seals(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train; the writer of the second checkpoint writes its files, and gets no further."""
-    publish = saver.publish_folder
+    publish = checkpoint_folder.publish_folder
 
     def stop(partial: Path, path: Path) -> None:
         if path.name.endswith(f"{2 * EVERY:08}"):
             threading.Event().wait()
         publish(partial, path)
 
-    saver.publish_folder = stop  # type: ignore[assignment]
+    checkpoint_folder.publish_folder = stop  # type: ignore[assignment]
     train(say, rank, size, options)
 
 

@@ -81,7 +81,7 @@ def test_a_job_that_has_not_begun(frontend: str) -> None:
 def test_a_loader_in_place_of_data() -> None:
     student = Student(0)
     loader: Any = sf.SoftDataLoader("1", "ipc:///none", CONFIG)
-    with pytest.raises(sf.ConfigError, match="a job needs LiveData and a TrainingState, got SoftDataLoader"):
+    with pytest.raises(sf.ConfigError, match="a job needs LiveData, got SoftDataLoader"):
         sf.Job("digits", loader, sf.TrainingState(student.model, student.optimizer))
 
 

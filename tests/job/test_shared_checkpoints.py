@@ -9,7 +9,7 @@ import pytest
 from test_checkpoints import Training, alter, steps, written
 
 import softs_fast as sf
-from softs_fast.job import saver
+from softs_fast.job import checkpoint_folder
 
 
 def test_one_process_alone_has_its_folder_for_itself(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_a_joiner_begins_with_the_newer_one_if_the_one_it_reads_is_deleted(
 ) -> None:
     with Training(tmp_path, keep=1) as running:
         running.train(1)
-        verified = saver.verified_facts
+        verify = checkpoint_folder.verify_manifest
 
-        def after_another_step(path: Path) -> dict[str, Any]:
+        def after_another_step(path: Path, what: str, part: tuple[int, int]) -> Any:
             monkeypatch.undo()
             running.train(1)
-            return verified(path)
+            return verify(path, what, part)
 
-        monkeypatch.setattr(saver, "verified_facts", after_another_step)
+        monkeypatch.setattr(checkpoint_folder, "verify_manifest", after_another_step)
         with Training(tmp_path) as joiner:
             assert joiner.position.committed == 2
 
@@ -58,16 +58,40 @@ def test_two_ranks_that_write_the_same_step(tmp_path: Path, monkeypatch: pytest.
     """The slower one leaves that of the other as it is."""
     with Training(tmp_path) as slow, Training(tmp_path) as fast:
         fast.position.run = slow.position.run
-        publish = saver.publish_folder
+        publish = checkpoint_folder.publish_folder
 
         def after_the_other(partial: Path, path: Path) -> None:
             monkeypatch.undo()
             fast.train(1)
             publish(partial, path)
 
-        monkeypatch.setattr(saver, "publish_folder", after_the_other)
+        monkeypatch.setattr(checkpoint_folder, "publish_folder", after_the_other)
         slow.train(1)
     assert steps(tmp_path) == ["step-00000001"]
+
+
+def test_one_that_stays_for_ever_is_written_again_if_a_later_rank_0_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Training(tmp_path, keep=1, keep_every=2) as slow,
+        Training(tmp_path, keep=1, keep_every=2) as fast,
+    ):
+        fast.position.run = slow.position.run
+        for _ in range(2):
+            fast.position.applied()
+        slow.position.applied()
+        publish = checkpoint_folder.publish_folder
+
+        def after_the_other(partial: Path, path: Path) -> None:
+            monkeypatch.undo()
+            fast.train(1)
+            assert not partial.exists()
+            publish(partial, path)
+
+        monkeypatch.setattr(checkpoint_folder, "publish_folder", after_the_other)
+        slow.train(1)
+    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
 
 
 def test_a_damaged_one_that_another_rank_has_written_anew_stays(tmp_path: Path) -> None:

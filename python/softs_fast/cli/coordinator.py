@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import records
 from ..errors import ConfigError
-from .options import AddParser, Run, command, group, member, natural, option, seconds
+from .options import PLACE, AddParser, Run, command, group, member, natural, option, seconds
 from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _asking(
     add: AddParser, name: str, summary: str, run: Run | None = None, *, endless: bool = False
 ) -> argparse.ArgumentParser:
     parser = command(add, name, summary, run or _administer, endless=endless)
-    parser.add_argument("address", metavar="ADDRESS", help="host:port of the coordinator")
+    parser.add_argument("address", metavar="PLACE", help=f"place of the coordinator, HOST:PORT or {PLACE}")
     add_identity(parser)
     parser.set_defaults(action=name)
     return parser

@@ -18,7 +18,7 @@ __all__ = ["add_commands", "argument"]
 _EPILOG = """\
 examples:
   softs-fast flow worker tcp://10.0.0.1:4711 --token-file F --rank 0 ppo:make_flow
-  srun softs-fast flow worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow --argument seed=1
+  srun softs-fast flow worker 'softs://10.0.0.1:4711/ppo?token_file=F' ppo:make_flow --argument seed=1
   mpirun -n 8 softs-fast flow worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow
 
 The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
@@ -39,10 +39,12 @@ def add_commands(add_parser: AddParser) -> None:
     add = group(add_parser, "flow", "run workers of a flow on several hosts")
     parser = command(add, "worker", "run one worker of a flow on several hosts", _run, _EPILOG)
     parser.add_argument(
-        "endpoint", metavar="ENDPOINT", help="endpoint of the master, such as tcp://10.0.0.1:4711"
+        "endpoint",
+        metavar="PLACE",
+        help="place of the master, tcp://HOST:PORT or softs://HOST:PORT/JOB?token_file=FILE",
     )
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="function that makes the flow")
-    option(parser, "--token-file", required=True)
+    option(parser, "--token-file", shown="that of PLACE")
     option(
         parser, "--rank", "number of this worker", type=natural,
         shown="RANK, SLURM_PROCID, or what another launcher has set",

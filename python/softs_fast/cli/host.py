@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PeerLost
 from .coordinator import add_identity
-from .options import AddParser, command, option
+from .options import PLACE, AddParser, command, option
 from .table import say
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ __all__ = ["add_command", "add_link", "joined"]
 _EPILOG = """\
 examples:
   softs-fast host --listen 0.0.0.0 --token-file job.token
-  softs-fast host --connect teachers --token-file job.token
+  softs-fast host --connect 'softs://teachers/digits?token_file=job.token'
   softs-fast run --factory teachers:make_supplier -- softs-fast host --listen 0.0.0.0 --token-file job.token
 
-Of two hosts one listens and either connects. A port is 4700 unless it is given. docs/hosts.md tells more."""
+Of two hosts one listens and either connects. --listen takes a PLACE, too. A port is 4700 unless it is given.
+docs/hosts.md tells more."""
 
 
 def add_command(add_parser: AddParser) -> None:
@@ -45,8 +46,8 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     """Add the options of a link to other hosts."""
     option(parser, "--listen")
     option(
-        parser, "--connect", "address of another host's link; may be given several times",
-        action="append", metavar="HOST:PORT", default=[],
+        parser, "--connect", f"place of another host's link, HOST:PORT or {PLACE}; may be given several times",
+        action="append", metavar="PLACE", default=[],
     )  # fmt: skip
     add_identity(parser)
 

@@ -49,8 +49,8 @@ examples:
 
 The command starts when all workers serve, and finds the broker by SOFTS_FAST_FRONTEND, SOFTS_FAST_CONTROL and
 SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one.
-With --listen or --connect the broker is joined with those of other hosts, as `softs-fast host` does; the command starts
-when one has joined, or after 10 s. Without a command
+With --listen or --connect, either of which takes a PLACE, the broker is joined with those of other hosts, as
+`softs-fast host` does; the command starts when one has joined, or after 10 s. Without a command
 the workers serve these until SIGINT or SIGTERM."""
 
 #: As in `softs_fast.market`, which is loaded when it is needed.

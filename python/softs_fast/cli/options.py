@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "PLACE",
     "AddParser",
     "Run",
     "between",
@@ -27,6 +28,8 @@ AddParser = Callable[..., argparse.ArgumentParser]
 #: Runs a command with its options.
 Run = Callable[[argparse.Namespace], None]
 _Parse = Callable[[str], Any]
+#: Form of a place, as `softs_fast.trust.Place` reads it.
+PLACE = "softs://HOST/JOB?token_file=FILE"
 
 
 def between(kind: Callable[[str], float], least: float, most: float) -> _Parse:

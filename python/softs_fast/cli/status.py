@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerTimeout, ConfigError
 from ..records import plain
 from . import coordinator, paramserver
-from .options import AddParser, command, option
+from .options import PLACE, AddParser, command, option
 from .table import say, stack
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def add_commands(add_parser: AddParser) -> None:
     parser = command(add_parser, "status", text, _status, _STATUS_EPILOG)
     _add_target(
         parser,
-        "broker's frontend (ipc:// or tcp://), coordinator (host:port), or parameter server (its state file, or the "
+        f"broker's frontend (ipc:// or tcp://), coordinator (HOST:PORT or {PLACE}), or parameter server (its state file, or the "
         "URL of the owner's page)",
     )
     option(parser, "--json")
@@ -116,13 +116,15 @@ def _top(arguments: argparse.Namespace) -> None:
 
 
 def _is_address(target: str | None) -> bool:
-    """Return whether a target is that of a coordinator, HOST:PORT."""
-    return target is not None and re.fullmatch(r"(\[[^]/]+\]|[^]/:\[]+):\d+", target) is not None
+    """Return whether a target is that of a coordinator, HOST:PORT or softs://."""
+    return target is not None and re.match(r"softs://|(\[[^]/]+\]|[^]/:\[]+):\d+$", target) is not None
 
 
 def _check_no_identity(arguments: argparse.Namespace) -> None:
     if any((arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file)):
-        raise ConfigError("--tls-ca, --tls-cert, --tls-key and --token-file are for a coordinator, HOST:PORT")
+        raise ConfigError(
+            "--tls-ca, --tls-cert, --tls-key and --token-file are for a coordinator, HOST:PORT or softs://"
+        )
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -145,7 +147,7 @@ def _status(arguments: argparse.Namespace) -> None:
         (paramserver.watch if arguments.endless else paramserver.show)(arguments)
     else:
         raise ConfigError(
-            f"unknown target {target!r}: expected ipc://PATH or tcp://HOST:PORT of a broker, HOST:PORT of a "
+            f"unknown target {target!r}: expected ipc://PATH or tcp://HOST:PORT of a broker, HOST:PORT or softs:// of a "
             "coordinator, or the --state or the URL of a parameter server that runs"
         )
 

@@ -312,6 +312,10 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
         text = str(place)
         if text.startswith("tcp://"):
             return TorchStore(_tcp_store(text, size, serves, timeout_s))
+        if text.startswith("softs://"):
+            raise ConfigError(
+                "rendezvous is a softs:// place, and torch's store checks no token; give tcp://HOST:PORT or a folder"
+            )
         return FolderStore(text.removeprefix("file://"))
     import torch.distributed as dist
 

@@ -357,7 +357,9 @@ class StudentClient:
     def _follow(self, model: Model) -> None:
         # One broker only counts up. A lower number comes from another broker, which knows of no newer generation.
         goes_back, self._announced = model.generation < self._announced, model.generation
-        if self._adopt(model, goes_back):
+        # What the leader has set is the newest, and it tells a broker that has been started anew and has heard of an older one.
+        is_leader = self.student_rank == 0 and self._control is not None
+        if self._adopt(model, goes_back and not is_leader):
             if self._control is not None:
                 self._control.note_model(model.generation, model.model_id, model.encoded_cfg)
             self._switch_client()

@@ -1,4 +1,7 @@
-"""A training as one program: live samples, ranks that come and go, and each sample number trained exactly once."""
+"""A training as one program: live samples, ranks that come and go, and each sample number trained exactly once.
+
+`JobCallback` is in the module `trainer`, because it needs transformers.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from .live_data import LiveData
     from .step import JobStep
 
-__all__ = ["Checkpoints", "Job", "JobStep", "LiveData", "TrainingState"]
+__all__ = ["Checkpoints", "Job", "JobStep", "LiveData", "TrainingState", "trainer"]
 
 # Ledger and feed need no torch.
 __getattr__, __dir__ = lazy(

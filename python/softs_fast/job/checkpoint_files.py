@@ -13,31 +13,27 @@ from typing import Any
 import torch
 
 from ..coordination.node import TrainingState
-from ..durable import verify_manifest, write_manifest
+from ..durable import write_manifest
 from ..errors import ConfigError, DamagedError
 from ..tensors import FILE_DTYPES, file_header
 
-__all__ = ["load_state", "read_facts", "verified_facts", "write_checkpoint"]
+__all__ = ["load_state", "read_facts", "write_facts", "write_state"]
 
 _FACTS, _STATE = "checkpoint.json", "state.safetensors"
 _FORMAT = 1
 
 
-def write_checkpoint(
-    folder: Path, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]
-) -> None:
-    """Write a checkpoint into a new folder, its manifest last; `publish_folder` makes it durable.
+def write_state(folder: Path, text: bytes, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a state into the folder of a checkpoint.
 
     Args:
-        folder: Folder that does not exist.
-        facts: What people, and a job that is to load it, want to know of it.
+        folder: Folder of the checkpoint, which has no state.
         text: JSON of the state, of `TrainingState.snapshot`.
         tensors: Tensors of the state.
 
     Raises:
         OSError: It cannot be written.
     """
-    folder.mkdir()
     described = []
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -51,36 +47,37 @@ def write_checkpoint(
         for tensor in tensors.values():
             if tensor.numel():
                 file.write(_memory_of(tensor))
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write what people, and a job that is to load it, want to know of a checkpoint; and last the manifest of its files.
+
+    `CheckpointFolder.seal` makes all of it durable.
+
+    Raises:
+        ConfigError: Something in the folder is neither a plain file nor a folder.
+        OSError: It cannot be written.
+    """
     (folder / _FACTS).write_text(json.dumps({"format": _FORMAT, **facts}, indent=1))
     write_manifest(folder)
 
 
-def verified_facts(folder: Path) -> dict[str, Any]:
-    """Verify a checkpoint, and return its facts.
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of a checkpoint.
 
     Raises:
-        DamagedError: A file is missing, cut short or altered.
-        ConfigError: The checkpoint is whole, and of another version.
-        OSError: A file cannot be read.
+        ConfigError: It is of another version.
+        OSError: They cannot be read.
+        ValueError, KeyError: They are damaged.
     """
-    verify_manifest(folder, f"checkpoint {folder}")
-    facts = read_facts(folder)
+    facts = json.loads((folder / _FACTS).read_text())
+    if not isinstance(facts, dict):
+        raise ValueError(f"{_FACTS} is no JSON object")
     if facts["format"] != _FORMAT:
         raise ConfigError(
             f"checkpoint {folder} has format {facts['format']}, expected {_FORMAT}: it is of another version of softs-fast; use "
             "that version, or another folder"
         )
-    return facts
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the facts of a checkpoint that was verified before, or is from this run.
-
-    Raises:
-        OSError: They cannot be read.
-        ValueError: They are damaged.
-    """
-    facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
     return facts
 
 

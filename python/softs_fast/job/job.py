@@ -9,21 +9,23 @@ from types import TracebackType
 from typing import Self
 
 import torch
-import torch.distributed
 
 from ..coordination import ClientCredentials, launched_seat
 from ..coordination.node import TrainingState, WorkerNode
 from ..errors import ConfigError, PeerLost
 from ..loader import whole_number
-from .alone import AloneWorker
+from ..tensors import is_distributed
 from .checkpoints import Checkpoints
-from .contract import contract_of
+from .contract import check_ranks, contract_of
+from .group_worker import GroupWorker
 from .live_data import LiveData
+from .peers import Peers
 from .position import Position
 from .saver import Saver
+from .sharded_saver import ShardedSaver
 from .step import JobStep, Parts
 
-__all__ = ["Job"]
+__all__ = ["Job", "check_launched", "checked_position"]
 
 #: Variable of the environment with the address of the coordinator.
 _VARIABLE = "SOFTS_FAST_COORDINATOR"
@@ -37,22 +39,24 @@ class Job:
     """A training that trains each sample number of its committed steps exactly once, whatever ranks and suppliers die.
 
     With a coordinator, the same script runs in as many processes as there are ranks; each may be killed, and others may
-    join. All ranks have all weights. A step has the same samples on any number of ranks, in micro-batches that ranks share
-    out among them. Without a coordinator this process is the only one.
+    join. All ranks have all weights. Without a coordinator the ranks are those of torch.distributed, which start again
+    together when one is lost, and go back to the last checkpoint; the model, in DistributedDataParallel or sharded by
+    `fully_shard`, reduces its gradients. Without either this process is the only one. A step has the same samples on any
+    number of ranks, in micro-batches that ranks share out among them.
 
     Args:
         name: Name of the job.
         data: Samples of the job.
         state: Model and optimizer.
-        coordinator: Address of the coordinator, ``host:port``; None for what the variable SOFTS_FAST_COORDINATOR of the
-            environment says, and without it this process is alone.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``, where JOB is
+            `name`; None for what the variable SOFTS_FAST_COORDINATOR of the environment says, and without it there is none.
         credentials: Credentials with which this process proves what it is to the coordinator.
         seed: Seed of torch's random numbers in the micro-batches, the same on all ranks; below 2**64.
         checkpoints: Where the job writes checkpoints; it begins with the newest whole one.
 
     Raises:
-        ConfigError: An argument is wrong; or a launcher has started this process as one of several, and there is no
-            coordinator.
+        ConfigError: An argument is wrong; or a launcher has started this process as one of several, and there is neither
+            a coordinator nor a process group of torch.distributed.
 
     Example:
         >>> import softs_fast as sf
@@ -77,29 +81,18 @@ class Job:
         seed: int = 0,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        if not isinstance(data, LiveData) or not isinstance(state, TrainingState):
-            raise ConfigError(
-                f"a job needs LiveData and a TrainingState, got {type(data).__name__} and {type(state).__name__}"
-            )
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
-            raise ConfigError(f"name must be a text of 1 to {_MOST_NAME_BYTES} bytes, got {name!r:.300}")
-        if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
-            raise ConfigError(
-                f"checkpoints must be sf.Checkpoints(folder, every=...), got {type(checkpoints).__name__}"
-            )
+        if not isinstance(state, TrainingState):
+            raise ConfigError(f"a job needs a TrainingState, got {type(state).__name__}")
+        self._position = checked_position(name, data, checkpoints, seed)
         self._coordinator = coordinator or os.environ.get(_VARIABLE) or None
         if self._coordinator is None:
-            _check_alone()
+            check_launched()
             if credentials is not None:
                 raise ConfigError(
                     f"credentials are for a coordinator, and the job has none: give coordinator= or {_VARIABLE}"
                 )
         self._name, self._credentials = name, credentials
         self._data, self._state, self._checkpoints = data, state, checkpoints
-        seed = whole_number("seed", seed, 0)
-        if seed >> 64:
-            raise ConfigError(f"seed must be below 2**64, got one of {seed.bit_length()} bits")
-        self._position = Position(data.ledger, seed)
         self._parts: Parts | None = None
         self._running: ExitStack | None = None
 
@@ -110,7 +103,8 @@ class Job:
             PeerLost: There is no epoch within ten minutes, or the coordinator has refused this process.
             ConfigError: The job or the checkpoint has other data than this process; its state cannot be sent to another
                 one, or written; the folder of checkpoints cannot be read or written, another job is in it, or other ranks
-                have begun without it; gRPC is not installed; or it was entered before.
+                have begun without it; ranks of torch.distributed differ in what they train, or would have unequal shares;
+                gRPC is not installed; or it was entered before.
             DamagedError: There are checkpoints, and none is whole.
         """
         if self._running is not None:
@@ -122,13 +116,21 @@ class Job:
             devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
             losses = torch.zeros((), device=devices[0])
             running.enter_context(state.carry("position in the samples", position, position.applied, losses))
-            saver = None
-            if self._checkpoints is not None:
-                is_alone = self._coordinator is None
-                saver = Saver(self._checkpoints, self._name, state, position, is_alone=is_alone)
-                running.enter_context(saver).load()
+            is_alone = self._coordinator is None
+            peers = Peers.of_process() if is_alone else Peers()
+            running.callback(peers.close)
+            # What decides which calls of all ranks they make; ranks of a coordinator make none for a checkpoint.
+            calls = {
+                "checkpoints every": str(self._checkpoints and self._checkpoints.every),
+                "optimizer": type(state.optimizer).__qualname__,
+            }
+            check_ranks(peers, self._contract() | calls, position.ledger.n_micro_batches)
+            saver = self._make_saver(peers, is_alone)
+            if saver is not None:
+                running.enter_context(saver)
+                saver.load()
             loaded = position.committed
-            worker = self._make_worker()
+            worker = GroupWorker(state, loaded, peers, losses) if is_alone else self._make_worker()
             running.enter_context(worker)
             if position.committed < loaded:
                 raise ConfigError(
@@ -139,17 +141,27 @@ class Job:
             self._running = running.pop_all()
         return self
 
-    def _make_worker(self) -> WorkerNode | AloneWorker:
-        committed = self._position.committed
-        if self._coordinator is None:
-            return AloneWorker(self._state, committed)
+    def _contract(self) -> dict[str, str]:
+        return contract_of(self._position, self._data.config, self._state.model)
+
+    def _make_saver(self, peers: Peers, is_alone: bool) -> Saver | ShardedSaver | None:
+        options, state = self._checkpoints, self._state
+        if options is None:
+            return None
+        # With a coordinator each rank has all weights, and what is sharded is refused.
+        if is_alone and any(is_distributed(one) for one in state.model.parameters()):
+            return ShardedSaver(options, self._name, state, self._position, peers)
+        return Saver(options, self._name, state, self._position, peers, is_alone=is_alone)
+
+    def _make_worker(self) -> WorkerNode:
+        assert self._coordinator is not None
         return WorkerNode(
             self._coordinator,
             self._state,
             job=self._name,
             credentials=self._credentials,
-            committed=committed,
-            contract=contract_of(self._position, self._data.config, self._state),
+            committed=self._position.committed,
+            contract=self._contract(),
         )
 
     def __exit__(
@@ -202,23 +214,42 @@ class Job:
         return self._parts
 
 
-def _check_alone() -> None:
+def checked_position(name: str, data: LiveData, checkpoints: Checkpoints | None, seed: int) -> Position:
+    """Return where a job begins.
+
+    Raises:
+        ConfigError: An argument of the job is wrong.
+    """
+    if not isinstance(data, LiveData):
+        raise ConfigError(f"a job needs LiveData, got {type(data).__name__}")
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+        raise ConfigError(f"name must be a text of 1 to {_MOST_NAME_BYTES} bytes, got {name!r:.300}")
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        raise ConfigError(
+            f"checkpoints must be sf.Checkpoints(folder, every=...), got {type(checkpoints).__name__}"
+        )
+    if whole_number("seed", seed, 0) >> 64:
+        raise ConfigError(f"seed must be below 2**64, got one of {seed.bit_length()} bits")
+    return Position(data.ledger, int(seed))
+
+
+def check_launched() -> None:
     """Refuse to be alone beside others, which would train the same samples.
 
     Raises:
-        ConfigError: There are others.
+        ConfigError: There are others, and torch.distributed does not know them.
     """
+    if Peers.are_several():
+        return
     seat, others = launched_seat(), ""
     sizes = [f"{name} is {os.environ[name]}" for name in _SIZES if os.environ.get(name, "1") not in ("", "1")]
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        n = torch.distributed.get_world_size()
-        others = f"torch.distributed has {n} ranks" if n > 1 else ""
-    elif sizes:
+    if sizes:
         others = sizes[0]
     elif seat:
         others = f"a launcher has started this process as number {seat}, counted from 0"
     if others:
         raise ConfigError(
             f"{others}, and the job has no coordinator, so each process would train all samples by itself: start `softs-fast "
-            f"coordinator run`, and give coordinator= or {_VARIABLE}"
+            f"coordinator run`, and give coordinator= or {_VARIABLE}; or call torch.distributed.init_process_group before, in "
+            "one group of all of them"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["TRASH", "name_of", "outdated", "partial_name", "steps_in", "unfinished"]
@@ -28,14 +29,13 @@ def steps_in(names: Iterable[str]) -> list[int]:
     return sorted((step for name, step in numbers.items() if name == name_of(step)), reverse=True)
 
 
-def unfinished(names: Iterable[str], last: int) -> set[str]:
+def unfinished(names: Collection[str], last: float = math.inf) -> set[str]:
     """Return the names of what was not written to its end, of steps up to one, or not deleted to its end."""
-    return {
-        name
-        for name in names
-        if name.startswith(TRASH)
-        or (name.startswith(_PARTIAL) and name.removeprefix(_PARTIAL).partition("-")[0] <= f"{last:08}")
+    steps = {
+        name: name.removeprefix(_PARTIAL).partition("-")[0] for name in names if name.startswith(_PARTIAL)
     }
+    partial = {name for name, one in steps.items() if one.isascii() and one.isdigit() and int(one) <= last}
+    return partial | {name for name in names if name.startswith(TRASH)}
 
 
 def outdated(

@@ -15,13 +15,14 @@ from ..coordination.job import Report
 from ..coordination.node import TrainingState, WorkerNode
 from ..errors import ConfigError, PeerLost
 from ..loader import NumberedBatches
-from .alone import AloneWorker
 from .feed import Feed, MicroBatch
+from .group_worker import GroupWorker
 from .position import Position
 from .retained import Retained
 from .saver import Saver
+from .sharded_saver import ShardedSaver
 
-__all__ = ["JobStep", "Parts"]
+__all__ = ["JobStep", "Parts", "begin_random"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +45,18 @@ class Parts:
 
     def __init__(
         self,
-        worker: WorkerNode | AloneWorker,
+        worker: WorkerNode | GroupWorker,
         position: Position,
         batches: NumberedBatches,
         state: TrainingState,
         device: torch.device,
         losses: torch.Tensor,
-        saver: Saver | None,
+        saver: Saver | ShardedSaver | None,
     ) -> None:
         self.worker = worker
         self.state = state
+        # Between a forward and a backward pass the modules of FSDP2 show other ones.
+        self.parameters = list(state.model.parameters())
         self.position = position
         self.batches = batches
         self.device = device
@@ -220,7 +223,7 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
-            _seed(parts.device, parts.position.seed_of(self.number - 1, due.index))
+            begin_random(parts.device, parts.position.seed_of(self.number - 1, due.index))
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -319,7 +322,7 @@ class JobStep:
         self._check_gradients()
 
     def _finds_gradients(self) -> bool:
-        return any(one.grad is not None for one in self._parts.state.model.parameters())
+        return any(one.grad is not None for one in self._parts.parameters)
 
     def _check_gradients(self) -> None:
         if self._has_gradients and not self._finds_gradients():
@@ -343,7 +346,7 @@ def _incomplete(number: int, n_backward: int, n: int) -> str:
     )
 
 
-def _seed(device: torch.device, seed: int) -> None:
+def begin_random(device: torch.device, seed: int) -> None:
     """Begin the random numbers of the CPU and of a device anew.
 
     `torch.manual_seed` also keeps a call, with its stack, for each kind of device that is not used: 1 ms, and memory that is

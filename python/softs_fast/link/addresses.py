@@ -1,12 +1,13 @@
-"""Addresses of links, as the native thread takes them."""
+"""Where links are, as the native thread takes it."""
 
 from __future__ import annotations
 
-from ..trust import Address, bracketed, check_reachable
+from ..errors import ConfigError
+from ..trust import Address, Place, check_reachable
 
-__all__ = ["PORT", "endpoint_of"]
+__all__ = ["PORT", "endpoint_of", "place_of"]
 
-#: Port of a link if its address names none.
+#: Port of a link if its place names none.
 PORT = 4700
 _WHAT = "host link"
 _REMEDY = (
@@ -14,19 +15,33 @@ _REMEDY = (
 )
 
 
-def endpoint_of(text: str, *, is_plain: bool) -> str:
-    """Return the endpoint of an address, HOST or HOST:PORT.
+def place_of(text: str) -> Place:
+    """Return where a link listens, or to which it connects.
+
+    Raises:
+        ConfigError: The place is malformed, or has several hosts.
+    """
+    place = Place.parse(text, _WHAT, port=PORT)
+    if len(place.addresses) > 1:
+        raise ConfigError(
+            f"place of {_WHAT}: expected one host, got {' and '.join(place.addresses)}; a link cannot use one host instead "
+            "of another; name one host, and repeat --connect to connect to several"
+        )
+    return place
+
+
+def endpoint_of(place: Place, *, is_plain: bool) -> str:
+    """Return the endpoint of a place.
 
     Args:
-        text: Address at which a link listens, or to which it connects.
+        place: Place at which a link listens, or to which it connects.
         is_plain: Whether the link has no credentials, and so stays on loopback.
 
     Raises:
-        ConfigError: The address is malformed; or the link is plain, and other machines could reach it, or it them.
+        ConfigError: The link is plain, and other machines could reach it, or it them.
     """
-    host, port = Address.split(text, _WHAT, default_port=PORT)
-    place = f"{bracketed(host)}:{port}"
+    [address] = place.addresses
     if is_plain:
         # A name that means another machine must be known now: this link may not wait for it.
-        check_reachable(Address.parse(place, _WHAT), _WHAT, remedy=_REMEDY)
-    return f"tcp://{place}"
+        check_reachable(Address.parse(address, _WHAT), _WHAT, remedy=_REMEDY)
+    return f"tcp://{address}"

@@ -16,7 +16,7 @@ from ..market import EndpointConfig, control_beside, default_endpoint
 from ..process import check_process, join, raise_descriptor_limit
 from ..repeated_log import relay_log
 from ..trust import TlsFiles
-from .addresses import endpoint_of
+from .addresses import endpoint_of, place_of
 
 __all__ = ["HostLink"]
 
@@ -38,7 +38,7 @@ class HostLink:
         files = TlsFiles(token_file=Path("job.token"))
         with sf.HostLink(listen="0.0.0.0", credentials=files):            # on the teachers' host
             ...
-        with sf.HostLink(connect=["teachers"], credentials=files):        # on the student's host
+        with sf.HostLink(connect="softs://teachers/job?token_file=job.token"):    # on the student's host
             ...
 
     It serves from construction to `close`. A fork has neither the thread nor the connections: all but `close` raises
@@ -47,19 +47,21 @@ class HostLink:
     Args:
         endpoints: Endpoints of this host's broker; default: those that SOFTS_FAST_FRONTEND and SOFTS_FAST_BACKEND name,
             or softs' paths.
-        listen: Address to listen at, HOST or HOST:PORT; the port is 4700 unless it is given, 0 takes a free one.
-        connect: Addresses of the links of other hosts.
+        listen: Place to listen at: HOST, HOST:PORT, or ``softs://HOST[:PORT]/JOB?token_file=FILE``. The port is 4700 unless
+            it is given, 0 takes a free one.
+        connect: Places of the links of other hosts.
         control_endpoint: Control endpoint of this host's broker. Default: that of the default broker, if `endpoints` are
             its own; else none, and no models go to and from other hosts.
         credentials: Token file of the job, or PEM files, as `softs_fast.trust.TlsFiles`. The other hosts have the same
-            token, or certificates of the same CA. Files are read once, now. None: a plain link, on loopback only.
+            token, or certificates of the same CA. Files are read once, now. None, and no token file in a place: a plain
+            link, on loopback only.
 
     Attributes:
         address: Address at which it listens, with the real port; None if it does not.
 
     Raises:
-        ConfigError: Neither listen nor connect; an address is malformed; a plain link that other machines could reach;
-            or a file cannot be used.
+        ConfigError: Neither listen nor connect; a place is malformed, or has several hosts; places and credentials have
+            different token files; a plain link that other machines could reach; or a file cannot be used.
         EndpointInUse: A process listens there already.
         PeerLost: The operating system refused the address.
     """
@@ -81,9 +83,13 @@ class HostLink:
             )
         if endpoints is None:
             endpoints = EndpointConfig(default_endpoint("frontend"), default_endpoint("backend"))
-        der = (credentials or TlsFiles()).der()
-        own = None if listen is None else endpoint_of(listen, is_plain=der is None)
-        others = [endpoint_of(address, is_plain=der is None) for address in connect]
+        places = [place_of(one) for one in (listen, *connect) if one is not None]
+        files = credentials or TlsFiles()
+        for place in places:
+            files = place.credentials_or(files)
+        der = files.der()
+        others = [endpoint_of(place, is_plain=der is None) for place in places]
+        own = None if listen is None else others.pop(0)
         _core.sweep()
         raise_descriptor_limit()
         control = control_endpoint or control_beside(endpoints.frontend)

@@ -20,7 +20,7 @@ from .dtypes import (
     torch_dtype,
 )
 from .file_header import FILE_DTYPES, file_header
-from .local import as_plain, is_plain, local_tensor, mark_written, shard_of
+from .local import as_plain, is_distributed, is_plain, local_tensor, mark_written, shard_of
 from .modes import for_later
 from .ragged import RaggedTensor
 from .tuples import call_on_all, made_as_tuples
@@ -42,6 +42,7 @@ __all__ = [
     "for_later",
     "import_numpy",
     "import_torch",
+    "is_distributed",
     "is_plain",
     "is_tensor",
     "local_tensor",

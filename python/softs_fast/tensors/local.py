@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.tensor import DTensor
 
-__all__ = ["as_plain", "is_plain", "local_tensor", "mark_written", "shard_of"]
+__all__ = ["as_plain", "is_distributed", "is_plain", "local_tensor", "mark_written", "shard_of"]
 
 
 def local_tensor(
@@ -50,7 +50,7 @@ def local_tensor(
     is_usual = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
     if not is_usual and not is_tensor(tensor):
         what, remedy = f"of type {type(tensor).__name__}", "pass a tensor"
-    elif not is_usual and _is_distributed(tensor):
+    elif not is_usual and is_distributed(tensor):
         if not any(placement.is_partial() for placement in tensor.placements):
             return local_tensor(name, _shard(tensor), kind=kind, dtypes=dtypes, written=written)
         what, remedy = "a DTensor of partial sums", "call redistribute() first"
@@ -80,6 +80,11 @@ def local_tensor(
     raise ConfigError(f'{kind} "{name}" is {what}; expected a dense tensor with memory: {remedy}')
 
 
+def is_distributed(tensor: object) -> TypeGuard[DTensor]:
+    """Return whether a tensor is a DTensor. None exists before torch has imported their module."""
+    return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Return whether the bytes from the address of a local tensor on are its elements in order, in host memory."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
@@ -99,7 +104,7 @@ def shard_of(tensor: Tensor) -> str:
         >>> shard_of(torch.zeros(2))
         ''
     """
-    if not _is_distributed(tensor):
+    if not is_distributed(tensor):
         return ""
     mesh = tensor.device_mesh
     place = mesh.get_coordinate()
@@ -123,13 +128,8 @@ def mark_written(tensors: Iterable[Tensor]) -> None:
     written = [tensor for tensor in tensors if not tensor.is_inference()]
     # Most processes have none.
     if "torch.distributed.tensor" in sys.modules:
-        written += [_shard(tensor) for tensor in written if _is_distributed(tensor)]
+        written += [_shard(tensor) for tensor in written if is_distributed(tensor)]
     import_torch().autograd.graph.increment_version(written)
-
-
-def _is_distributed(tensor: object) -> TypeGuard[DTensor]:
-    """Return whether a tensor is a DTensor. None exists before torch has imported their module."""
-    return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
 
 def _shard(tensor: DTensor) -> Tensor:

@@ -3,6 +3,7 @@
 | question | answer |
 |---|---|
 | which host and port a text names | `Address.parse` |
+| where a service of a job is, by the one form that all rooms take | `Place.parse` |
 | whether a server may listen there, or a client connect | `check_reachable` |
 | certificates of gRPC and of Python's ssl, from PEM files or a token file | `TlsFiles` |
 | tokens, and the files in which they are | `read_tokens`, `write_token`, `rotate_token` |
@@ -18,6 +19,7 @@ from .addresses import Address, UnknownHostError, bracketed, check_reachable, is
 from .handshake import refusal_of, tls_problem
 from .outage import Attempt, Outage
 from .owners import is_ours
+from .places import Place
 from .tls import TlsFiles
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
@@ -25,6 +27,7 @@ __all__ = [
     "Address",
     "Attempt",
     "Outage",
+    "Place",
     "TlsFiles",
     "UnknownHostError",
     "bracketed",

@@ -68,7 +68,7 @@ class Address:
         if default_port is not None and _is_host(text):
             host, digits = text, str(default_port)
         any_host, any_port = (scheme and one == _ANY for one in (host, digits))
-        is_port = digits.isascii() and digits.isdigit() and int(digits) < 1 << 16
+        is_port = digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 1 << 16
         if not (text.startswith(scheme) and (any_host or _is_host(host)) and (any_port or is_port)):
             need = f"{scheme}HOST:PORT, such as {scheme}127.0.0.1:8000 or {scheme}[::1]:8000"
             raise ConfigError(f"address of {what} is {text!r}; expected {need}")

@@ -195,7 +195,9 @@ def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> No
 
 def test_arguments() -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
-        Membership("nowhere")
+        Membership("no where")
+    with pytest.raises(ConfigError, match="job 'speech' contradicts 'digits' of the place"):
+        Membership("softs://127.0.0.1:1/digits", job="speech")
     member = Membership("127.0.0.1:1", seat=0)
     with pytest.raises(PeerLost, match="is in no epoch in time"):
         member.next_epoch(0.01)

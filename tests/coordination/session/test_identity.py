@@ -104,9 +104,9 @@ def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Pat
     # All addresses of this machine: other machines reach it.
     coordinator = cluster.coordinator("--world-size", "2", "--token-file", str(own), listen="0.0.0.0:0")
     near = coordinator.address.replace("0.0.0.0", "127.0.0.1")
-    workers = [
-        cluster.worker(near, f"w{seat}", seat=seat, credentials={"token_file": str(own)}) for seat in range(2)
-    ]
+    # At the first of the two hosts nothing listens.
+    place = f"softs://127.0.0.1:1,{near}/job?token_file={own}"
+    workers = [cluster.worker(place, f"w{seat}", seat=seat) for seat in range(2)]
     assert [worker.event("Table")["epoch"] for worker in workers] == [1, 1]
     for name, credentials, text in (
         (
@@ -125,7 +125,12 @@ def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Pat
     for file in (own, other):
         with client(near, token_file=str(file)) as one:
             assert one.status().size == 2
-    with client(near, token_file=str(other)) as one:
+    with (
+        client(place.replace("/job", "/other-job")) as one,
+        pytest.raises(ConfigError, match='expected job "other-job", got "job"; nothing was done'),
+    ):
+        one.administer(Evict(0, "one of another job"))
+    with client(place) as one:
         assert any("evicted" in line for line in one.administer(Evict(0, "each holder may")))
     assert workers[0].event("Refused")["code"] == "evicted"
 

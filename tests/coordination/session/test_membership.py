@@ -47,7 +47,7 @@ def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
     _, (first, second) = pair(cluster, "--lost-after", "4")
     second.ask("hold the GIL", 6.0)
     # Had it been given up, the fence would be first.
-    first.ask("fault", "boom")
+    first.order("fault", "boom")
     fence = first.event("Fence")
     assert fence["cause"] == "fault"
     assert "boom" in fence["text"]
@@ -58,7 +58,7 @@ def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
 def test_forks_of_a_worker_do_no_harm(cluster: Cluster, how: str, n: int) -> None:
     _, (first, second) = pair(cluster)
     assert second.ask("fork", n, how) == [0] * n
-    first.ask("fault", "after the forks")
+    first.order("fault", "after the forks")
     assert first.event("Fence")["cause"] == "fault"
     assert second.event("Table")["epoch"] == 2, "it still has its connection"
 
@@ -72,7 +72,7 @@ def test_a_coordinator_that_restarts_with_its_state_keeps_the_epoch(cluster: Clu
     cluster.coordinator("--world-size", "2", *options, listen=coordinator.address)
     for worker in workers:
         assert worker.event("Table")["epoch"] == 1
-    workers[0].ask("fault", "now")
+    workers[0].order("fault", "now")
     assert {worker.event("Fence")["cause"] for worker in workers} == {"fault"}
     assert {worker.event("Table")["epoch"] for worker in workers} == {2}
 

@@ -51,6 +51,16 @@ def test_code_that_raises_while_it_is_told_ends_the_session(
     assert type(error).__name__ in str(end)
 
 
+def test_each_attempt_takes_the_next_host() -> None:
+    session = Session("softs://127.0.0.1:1,127.0.0.1:2", Listener(RuntimeError()))
+    asked = []
+    for _ in range(3):
+        end = session._serve()
+        assert session._address in str(end.error)
+        asked.append(session._address)
+    assert asked == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"]
+
+
 def test_the_own_address_is_known_while_the_name_of_the_coordinator_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

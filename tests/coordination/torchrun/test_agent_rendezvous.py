@@ -191,5 +191,9 @@ def test_torch_knows_the_backend() -> None:
         RendezvousParameters("softs", "127.0.0.1:1", "job", 1, 1)
     )
     assert isinstance(made, CoordinatorRendezvous)
+    made = rendezvous_handler_registry.create_handler(
+        RendezvousParameters("softs", "softs://127.0.0.1:1/job", "job", 1, 1)
+    )
+    assert isinstance(made, CoordinatorRendezvous)
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         rendezvous_handler_registry.create_handler(RendezvousParameters("softs", "", "job", 1, 1))

@@ -61,7 +61,7 @@ class Link(ABC):
         error: Error that is set once the worker is in no epoch any more.
 
     Args:
-        coordinator: Address of the coordinator, ``host:port``.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
         hello: First message of a connection.
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens.

@@ -28,6 +28,7 @@ from ..job.messages import (
 from ..job.options import MAX_TEXT
 from ..job.participant import Action, Build, EndEngine, Say
 from ..launcher import default_worker_id, launched_job, new_incarnation
+from ..session.channels import place_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
@@ -77,8 +78,8 @@ class Membership:
     `WorkerNode` is for models of which each member has all.
 
     Args:
-        coordinator: Address of the coordinator, ``host:port``.
-        job: Name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
+        job: Name of the job; None for that of the place, else the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: Name of this worker, the same after a restart; None for a name by its seat.
         seat: Number of its seat in the job; None for any that is free.
         address: Address at which other members reach this one, for their information.
@@ -89,7 +90,7 @@ class Membership:
         orphan_s: Seconds without a coordinator after which the epoch is over and the worker takes part in none any more.
 
     Raises:
-        ConfigError: an argument is wrong, or gRPC is not installed.
+        ConfigError: an argument is wrong or contradicts the place, or gRPC is not installed.
 
     Example:
         >>> from softs_fast.coordination.node import Membership
@@ -115,7 +116,7 @@ class Membership:
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
     ) -> None:
-        self._job = job = job or launched_job()
+        self._job = job = place_of(coordinator).job_or(job) or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
         hello = Hello(job, self._worker_id, new_incarnation(), seat, address)
         self._link = _MemberLink(coordinator, hello, credentials, logger or _log, orphan_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,6 +65,22 @@ class TrainingState:
         self._means: dict[str, torch.Tensor] = {}
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
+
+    def others(self) -> TrainingState:
+        """Return the state but for model and optimizer, which no rank has whole if the model is sharded.
+
+        Raises:
+            ConfigError: Another object is an optimizer, and its state would be in parts, too.
+        """
+        for name, part in self._parts.items():
+            if isinstance(part, Optimizer) and part is not self.optimizer:
+                raise ConfigError(
+                    f'"{name}" is a second optimizer, and the model is sharded: train it with one optimizer, of several groups'
+                )
+        rest = copy.copy(self)
+        weights = (id(self.model), id(self.optimizer))
+        rest._parts = {name: part for name, part in self._parts.items() if id(part) not in weights}
+        return rest
 
     # --- Steps ---
 

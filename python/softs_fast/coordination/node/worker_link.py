@@ -35,7 +35,7 @@ class WorkerLink(Link):
         serving: Last copy of its state to followers beside steps; None without one.
 
     Args:
-        coordinator: Address of the coordinator, ``host:port``.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
         hello: First message of a connection.
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens; None for the logger of this module.

@@ -21,6 +21,7 @@ from ..job.messages import Hello, Report, Term, WorkerState
 from ..job.participant import Build, state_after
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
+from ..session.channels import place_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
@@ -41,9 +42,9 @@ class WorkerNode:
     from another one. None of this loses a step, and none is applied twice.
 
     Args:
-        coordinator: Address of the coordinator, ``host:port``.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
         state: State of the training: model, optimizer and what else workers copy.
-        job: Name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
+        job: Name of the job; None for that of the place, else the id of torchrun or of SLURM's job, and "job" without either.
         worker_id: Name of this worker, the same after a restart; None for a name by its seat.
         seat: Number of its seat in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or
             MPI, and without a launcher any that is free.
@@ -61,7 +62,7 @@ class WorkerNode:
             coordinator refuses a worker that differs from its job.
 
     Raises:
-        ConfigError: an argument is wrong, or gRPC is not installed.
+        ConfigError: an argument is wrong or contradicts the place, or gRPC is not installed.
 
     Example:
         >>> from softs_fast.coordination.node import TrainingState, WorkerNode
@@ -93,7 +94,7 @@ class WorkerNode:
         contract: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
-        self._job = job = job or launched_job()
+        self._job = job = place_of(coordinator).job_or(job) or launched_job()
         self._load = load
         kind = engine or memory_engine
         # A copy that was ended may still make its engine while that of the next epoch is made.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import PeerLost
+from ...errors import ConfigError, PeerLost
 from ...process import check_process
 from ..credentials import ClientCredentials
 from ..job.status import Status
@@ -15,7 +15,7 @@ from ..requirements import import_grpc
 from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import Action, AdminReply, Request
-from .channels import error_of, open_channel
+from .channels import error_of, open_channel, place_of
 
 __all__ = ["CoordinatorClient", "call"]
 
@@ -44,13 +44,14 @@ class CoordinatorClient:
     """Calls to a coordinator; a context manager.
 
     Args:
-        address: Address of the coordinator, ``host:port``.
+        address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
+            the first one that accepts a connection is asked.
         credentials: Credentials with which the caller proves what it is.
         timeout_s: Seconds that an answer may take.
 
     Raises:
-        ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
-            TLS.
+        ConfigError: gRPC is not installed; the place or a file is malformed; place and credentials have different token
+            files; another machine is to be reached without TLS.
 
     All calls raise `ForkedError` in a fork of the process that made it.
     """
@@ -58,11 +59,12 @@ class CoordinatorClient:
     def __init__(
         self, address: str, credentials: ClientCredentials | None = None, timeout_s: float = 10.0
     ) -> None:
-        credentials = credentials or ClientCredentials()
-        self._address = address
-        self._credentials = credentials
+        place = place_of(address)
+        self._job = place.job
+        self._address = place.answering()
+        self._credentials = place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
-        self._channel = open_channel(address, credentials, Pings())
+        self._channel = open_channel(self._address, self._credentials, Pings())
         self._pid = os.getpid()
 
     def status(self) -> Status:
@@ -97,9 +99,13 @@ class CoordinatorClient:
 
         Raises:
             PeerLost: no coordinator answers in time.
-            ConfigError: the caller is no administrator.
+            ConfigError: the caller is no administrator, or the job is another one than that of the place.
             WireError: it cannot be done; the text says why.
         """
+        if self._job is not None and (name := self.status().name) != self._job:
+            raise ConfigError(
+                f'coordinator at {self._address}: expected job "{self._job}", got "{name}"; nothing was done'
+            )
         reply: AdminReply = FORMATS[AdminReply].decode(self._unary(requests.ADMIN, ACTIONS.encode(action)))
         return reply.log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import random
@@ -23,7 +24,7 @@ from ..wire import requests
 from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
 from .calls import call
-from .channels import error_of, open_channel
+from .channels import error_of, open_channel, place_of
 
 __all__ = ["ORPHAN_S", "Listener", "Session"]
 
@@ -63,7 +64,8 @@ class Session:
     """A connection to a coordinator, from `start` to `close`.
 
     Args:
-        address: Address of the coordinator, ``host:port``.
+        address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Each
+            attempt to connect takes the next one of several hosts.
         listener: Listener that is told what comes.
         credentials: Credentials with which the worker proves what it is; the files are read again for each
             connection.
@@ -71,8 +73,8 @@ class Session:
         limit_s: Seconds without a connection after which no attempt is made any more.
 
     Raises:
-        ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
-            TLS; `limit_s` is not above 0.
+        ConfigError: gRPC is not installed; the place or a file is malformed; place and credentials have different token
+            files; another machine is to be reached without TLS; `limit_s` is not above 0.
 
     All methods raise `ForkedError` in a fork of the process that made it.
     """
@@ -88,13 +90,17 @@ class Session:
         if not limit_s > 0:
             raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
-        self._address = address
+        place = place_of(address)
+        self._address = place.addresses[0]
+        # A host that accepts a connection and does not answer must not keep the worker from the others.
+        self._turns = itertools.cycle(place.addresses)
         self._listener = listener
-        self._credentials = credentials or ClientCredentials()
+        self._credentials = place.credentials_or(credentials or ClientCredentials())
         self._pings = pings or Pings()
         # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
-        with suppress(UnknownHostError):
-            open_channel(address, self._credentials, self._pings).close()
+        for one in place.addresses:
+            with suppress(UnknownHostError):
+                open_channel(one, self._credentials, self._pings).close()
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -259,6 +265,7 @@ class Session:
         return _End(PeerLost(text), is_final=True)
 
     def _connect(self) -> _Connection:
+        self._address = next(self._turns)
         # A name server that is away later ends no worker that is connected.
         with suppress(ConfigError):
             self._own_host = Address.parse(self._address, "coordinator").own_side()

@@ -29,6 +29,7 @@ from ...trust import Address
 from ..credentials import ClientCredentials
 from ..launcher import launched_seat
 from ..node.membership import Epoch, Membership
+from ..session.channels import place_of
 
 __all__ = ["CoordinatorRendezvous"]
 
@@ -96,7 +97,7 @@ class CoordinatorRendezvous(RendezvousHandler):
     An agent that is done ends no epoch: the workers of the others go on.
 
     Args:
-        parameters: the endpoint is the coordinator's address, the run id the name of its job; `AgentOptions` lists the
+        parameters: the endpoint is the coordinator's place, the run id the name of its job; `AgentOptions` lists the
             rest.
 
     Raises:
@@ -109,7 +110,8 @@ class CoordinatorRendezvous(RendezvousHandler):
         options = AgentOptions.of(parameters.config)
         self._parameters = parameters
         self._timeout_s = options.timeout_s
-        self._address = parameters.local_addr or Address.parse(parameters.endpoint, "coordinator").own_side()
+        answering = place_of(parameters.endpoint).answering()
+        self._address = parameters.local_addr or Address.parse(answering, "coordinator").own_side()
         self._member = Membership(
             parameters.endpoint,
             job=parameters.run_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import secrets
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import Address, bracketed, read_tokens
+from ...trust import Address, Place, TlsFiles, UnknownHostError, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
@@ -41,7 +42,7 @@ def run_worker(
     endpoint: str,
     worker: int,
     build: Callable[[], Declaration],
-    token_file: Path,
+    token_file: Path | None = None,
     *,
     wait_s: float = 300.0,
     lost_after_s: float = 30.0,
@@ -50,10 +51,11 @@ def run_worker(
     """Be a worker of a flow until the flow ends.
 
     Args:
-        endpoint: Endpoint of the master, `tcp://HOST:PORT`.
+        endpoint: Place of the master, `tcp://HOST:PORT` or `softs://HOST:PORT[,HOST2:PORT]/JOB?token_file=FILE`. Each
+            attempt to connect takes the next one of several hosts.
         worker: Number of this worker.
         build: Function that returns the declaration of the flow.
-        token_file: File with the token of the master, mode 0600.
+        token_file: File with the token of the master, mode 0600; None for that of the place.
         wait_s: Seconds that the master may take until it listens.
         lost_after_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
         stuck: Function called in another thread, if a step does not return within 3 s after the master was lost, or
@@ -61,12 +63,16 @@ def run_worker(
 
     Raises:
         ConfigError: this process has built another flow than the master, has no role in it, or the endpoint or the token
-            file cannot be used.
+            file is missing or cannot be used.
         HelloError: the master refused this worker.
         PeerLost: no master listens there.
         MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
+    place = Place.parse(endpoint, "master", scheme="tcp://")
+    token_file = place.credentials_or(TlsFiles(token_file=token_file)).token_file
+    if token_file is None:
+        raise ConfigError("missing token file of the flow; give --token-file, or softs:// with ?token_file=")
     serve_worker(
         endpoint,
         worker,
@@ -89,9 +95,10 @@ def serve_worker(
     stuck: Callable[[MasterLost | None], None] | None = None,
 ) -> None:
     """Do what `run_worker` does, with the token itself."""
-    there = Address.parse(endpoint, "master", "tcp://")
+    # A master listens where it is told, so no port is meant where none is named.
+    place = Place.parse(endpoint, "master", scheme="tcp://")
     declaration = build()
-    connection = _connected(endpoint, token, worker, wait_s)
+    there, connection = _connected(place, token, worker, wait_s)
 
     def lost() -> MasterLost:
         return MasterLost(f"worker {worker} has lost its master: {link.lost}")
@@ -154,13 +161,17 @@ def _serves_at(there: Address, own: str, host: str) -> str:
     return host if there.is_loopback else bracketed(own)
 
 
-def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> _core.FlowClient:
+def _connected(place: Place, token: str, worker: int, wait_s: float) -> tuple[Address, _core.FlowClient]:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    turns = itertools.cycle(place.addresses)
+    # An unknown name must not keep the worker from the other hosts.
+    absent = (PeerLost, UnknownHostError) if len(place.addresses) > 1 else PeerLost
     while True:
         try:
-            return join(endpoint, token, new_seat(worker, secrets.randbits(64)))
-        except PeerLost as error:
+            there = Address.parse(f"tcp://{next(turns)}", "master", "tcp://")
+            return there, join(f"tcp://{there.target()}", token, new_seat(worker, secrets.randbits(64)))
+        except absent as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
         time.sleep(pause_s)

@@ -111,6 +111,10 @@ impl FromStr for Endpoint {
             parse_ipc(path).map_err(|why| bad(&why))?
         } else if let Some(rest) = text.strip_prefix("tcp://") {
             parse_tcp(rest).map_err(|why| bad(&why))?
+        } else if text.starts_with("softs://") {
+            return Err(bad(
+                "is a place on another host; give it to --connect of softs-fast host, and name this host's broker here, by ipc:// or tcp://",
+            ));
         } else {
             return Err(bad("must start with ipc:// or tcp://"));
         };
@@ -194,6 +198,7 @@ mod tests {
         for (text, why) in [
             ("", "must start with"),
             ("inproc://a", "must start with"),
+            ("softs://teachers/job", "give it to --connect of softs-fast host"),
             ("ipc://", "empty"),
             ("ipc://@", "empty"),
             ("ipc:///tmp/a\0b", "zero byte"),
