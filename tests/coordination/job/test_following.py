@@ -313,6 +313,23 @@ def test_a_source_that_does_not_end_its_last_step_is_not_waited_for_forever() ->
     assert "the step has not ended at seat 2" in driven.last("c", Fence).text
 
 
+def test_members_that_wait_in_a_step_let_workers_in_at_once() -> None:
+    """They may wait for samples: nothing ends their step, at which the source would copy."""
+    driven = job()
+    join(driven, "d")
+    driven.wait(driven.options.join_s + driven.options.form_timeout_s / 2)
+    driven.begin("a", 3)
+    driven.wait(driven.options.form_timeout_s / 2)
+    assert not planned(driven), "a step has begun since"
+    driven.now_s = driven.job.next_wake_s()
+    driven.tell(Tick())
+    fence = driven.last("a", Fence)
+    assert (fence.cause, fence.planned) == ("joined", False)
+    members_ready(driven, 2, *"abc")
+    table = driven.last("d", Table)
+    assert (table.resume_step, table.survivors, table.followers) == (2, (0, 1, 2), ())
+
+
 def test_beside_a_member_that_would_not_compare_the_weights_no_one_follows() -> None:
     driven = DrivenJob(2, 4)
     for name in "ab":

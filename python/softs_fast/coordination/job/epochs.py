@@ -106,6 +106,7 @@ def deadlines(state: State) -> Iterator[float]:
             yield _planned_until(state)
         if state.joined_since_s is not None:
             yield state.joined_since_s + options.join_s
+            yield following.step_until(state)
     elif state.phase == "fenced":
         yield state.since_s + options.form_timeout_s
         yield state.since_s + options.rejoin_timeout_s
@@ -228,8 +229,13 @@ def _grow(state: State) -> None:
     is_due = len(chosen) == state.options.n_seats or (
         state.now_s >= state.joined_since_s + state.options.join_s
     )
-    if is_due and following.may_admit(state, chosen - members):
-        plan_end(state, "joined", None, f"{len(chosen) - len(members)} more workers are ready")
+    if not is_due:
+        return
+    text = f"{len(chosen) - len(members)} more workers are ready"
+    if following.may_admit(state, chosen - members):
+        plan_end(state, "joined", None, text)
+    elif state.now_s >= following.step_until(state):
+        end(state, "joined", None, f"{text}, and no step ends from which they could follow")
 
 
 def _form(state: State) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from .forming import choose
@@ -10,7 +11,16 @@ from .rolling import Resume
 from .seats import Worker
 from .state import Following, State
 
-__all__ = ["awaits", "followers", "is_late", "may_admit", "note", "ranks_of_followers", "tell_again"]
+__all__ = [
+    "awaits",
+    "followers",
+    "is_late",
+    "may_admit",
+    "note",
+    "ranks_of_followers",
+    "step_until",
+    "tell_again",
+]
 
 
 def may_admit(state: State, newcomers: Collection[int]) -> bool:
@@ -41,6 +51,17 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
     return following is not None and seats <= following.close
 
 
+def step_until(state: State) -> float:
+    """Return until when a member must begin a step: else the epoch ends at once, as for a planned end.
+
+    A source takes its snapshot between two steps, and members may wait in one for whatever, such as samples.
+    """
+    following = state.following
+    if following is None or following.has_failed or state.fence is not None:
+        return math.inf
+    return max(following.since_s, state.progress.top_since_s) + state.options.form_timeout_s
+
+
 def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
     assert state.table is not None
     told = sorted([source, *workers], key=lambda one: one.number)
@@ -51,7 +72,8 @@ def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
     table = Table(state.table.boot, state.epoch, members, 0, "back", (rank,), rank)
     state.n_follows += 1
     # The same copies may be begun by a coordinator that takes over: workers know the new ones by their numbers.
-    state.following = Following(Follow(table, (state.boot % (1 << 31) << 32) + state.n_follows))
+    number = (state.boot % (1 << 31) << 32) + state.n_follows
+    state.following = Following(Follow(table, number), state.now_s)
     names = ", ".join(worker.name for worker in workers)
     state.log(
         f"{names} copy the state of {state.name_of(source)} while the members of epoch {state.epoch} go on"

@@ -47,12 +47,14 @@ class Following:
 
     Attributes:
         follow: Source and followers, as they were told.
+        since_s: Time at which they were told.
         steps: Last step that a follower has applied, by seat; without one that has not received the state yet.
         close: Seats of followers that were one step behind the members at most.
         has_failed: Whether it has failed: the followers copy when the epoch has ended.
     """
 
     follow: Follow
+    since_s: float
     steps: dict[int, int] = field(default_factory=dict)
     close: set[int] = field(default_factory=set)
     has_failed: bool = False

@@ -497,5 +497,4 @@ def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> tor
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor as bytes of host memory; of a plain one, its own."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
