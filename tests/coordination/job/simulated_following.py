@@ -41,7 +41,6 @@ class Copies:
                 self._serving = self._stream(follow), follow.number
             case Copy(follow):
                 self._copying = stream = self._stream(follow)
-                self._process.weights = None
                 self._later(stream, follow.number, 0)
             case Build():
                 self._break_serving()
@@ -109,6 +108,8 @@ class Copies:
             self._copying = None
             return
         step, value = item
+        if not at:
+            process.act(process.machine.overwriting())
         process.weights = apply(process.weights, step, value) if at else value
         if process.world.random.random() < process.world.differ_in:
             process.weights = ("wrong", process.weights)

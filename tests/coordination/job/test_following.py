@@ -98,15 +98,14 @@ def test_if_the_copy_fails_the_members_wait_for_another_one(name: str) -> None:
     assert (table.survivors, table.followers) == ((0, 1, 2), ())
 
 
-def test_a_follower_that_stays_behind_is_left_out_and_copies_the_next_epoch() -> None:
+def test_a_follower_that_stays_behind_copies_the_whole_state() -> None:
     driven = following_job(form_timeout_s=4.0)
     members_ready(driven, 8, *"abc")
-    driven.wait(4.0)
-    assert len(driven.last("a", Table).members) == 3
-    assert driven.last("d", Follow).table.epoch == 2
-    followed(driven, "d", 8, 0)
-    members_ready(driven, 8, *"abc")
-    assert driven.last("d", Table).followers == (3,)
+    driven.wait(3.9)
+    assert driven.status.phase == "fenced"
+    driven.wait(0.1)
+    table = driven.last("d", Table)
+    assert (len(table.members), table.followers) == (4, ())
 
 
 def test_a_follower_with_a_copy_that_breaks_at_the_end_copies_in_the_next_epoch() -> None:
@@ -176,31 +175,6 @@ def test_two_that_come_together_copy_together_and_the_slower_one_decides() -> No
     assert driven.last("e", Table).followers == (3, 4)
 
 
-def test_of_two_that_copy_together_one_is_lost() -> None:
-    driven = job(5)
-    for name in "de":
-        join(driven, name)
-    first = driven.last("d", Follow)
-    driven.gone("e")
-    driven.wait(2 * driven.options.join_s)
-    again = driven.last("d", Follow)
-    assert again.number > first.number
-    assert [one.worker_id for one in again.table.members] == [*"cd"]
-
-
-def test_the_place_of_a_follower_that_was_lost_is_taken_by_another_one() -> None:
-    driven = job()
-    join(driven, "d")
-    first = driven.last("c", Follow)
-    driven.gone("d")
-    driven.wait(0.1)
-    join(driven, "e", wanted_seat=3)
-    assert driven.last("c", Follow).number > first.number
-    followed(driven, "e", 3, 0)
-    members_ready(driven, 3, *"abc")
-    assert driven.last("e", Table).followers == (3,)
-
-
 def test_a_job_in_multiples_waits_for_enough_followers() -> None:
     driven = DrivenJob(2, 4, multiple_of=2)
     for name in "abcd"[:2]:
@@ -252,22 +226,62 @@ def test_copies_of_a_coordinator_that_takes_over_have_other_numbers() -> None:
     assert (again.table, again.number == told.number) == (told.table, False)
 
 
-@pytest.mark.parametrize("says_again", [False, True])
-def test_the_weights_of_a_follower_count_for_nothing(says_again: bool) -> None:
-    """It has overwritten its own, and those that it has were compared with no member's."""
+@pytest.mark.parametrize(("has_begun", "step"), [(False, 50), (True, 0)])
+def test_the_weights_of_a_follower_count_until_it_overwrites_them(has_begun: bool, step: int) -> None:
+    """Those that it has from then on were compared with no member's."""
     driven = DrivenJob(1, 2, rejoin_timeout_s=1.0, away_s=0.5)
     join(driven, "a")
     driven.wait(driven.options.form_timeout_s)
     driven.hello("b", can_follow=True, last=WorkerState(committed=50))
     driven.say("b", Ready(WorkerState(committed=50)))
-    followed(driven, "b", 60, 3)
-    if says_again:
-        # It had said so before it was told.
-        driven.say("b", Ready(WorkerState(committed=50)))
+    if has_begun:
+        driven.say("b", Ready(WorkerState(77)))
+        followed(driven, "b", 60, 3)
     driven.gone("a")
     driven.wait(3.0)
     table = driven.last("b", Table)
-    assert (table.resume_step, table.followers) == (0, ())
+    assert (table.resume_step, table.followers) == (step, ())
+
+
+def test_a_follower_that_comes_from_another_training_is_named() -> None:
+    driven = job()
+    driven.hello("d", can_follow=True, last=WorkerState(99, 40, 9000))
+    driven.say("d", Ready(WorkerState(99, 40, 9000), 0, 0))
+    assert any("comes from another training, with 9000 steps" in line for line in driven.log)
+
+
+def test_a_worker_that_is_lost_as_a_follower_again_and_again_cools_down() -> None:
+    driven = job()
+    for incarnation in (1, 2, 3):
+        driven.hello("d", incarnation, can_follow=True, wanted_seat=3)
+        driven.ready("d")
+        driven.wait(0.1)
+        if incarnation < 3:
+            assert driven.last("d", Follow)
+            driven.gone("d")
+            driven.wait(0.1)
+    assert not any(isinstance(one, Follow) for one in driven.said[driven.conns["d"]])
+    driven.wait(2.0)
+    assert driven.last("d", Follow)
+
+
+def test_nothing_waits_for_a_follower_of_a_source_that_is_lost_after_the_last_step() -> None:
+    driven = following_job(away_s=0.1)
+    members_ready(driven, 8, *"abc")
+    driven.gone("c")
+    driven.wait(0.2)
+    table = driven.last("d", Table)
+    assert ([one.worker_id for one in table.members], table.followers) == ([*"abd"], ())
+
+
+def test_before_its_members_have_come_back_no_epoch_ends_for_a_worker_that_joins() -> None:
+    driven = job()
+    driven.job = Job(driven.options, 78, driven.now_s, driven.job.records())
+    join(driven, "d")
+    for name in "abc":
+        driven.hello(name, can_follow=True, engine_boot=77, engine_epoch=1, last=WorkerState(77, 1, 5))
+    assert not planned(driven)
+    assert driven.last("d", Follow)
 
 
 def test_a_member_that_leaves_meanwhile_ends_the_epoch_first() -> None:
@@ -313,9 +327,9 @@ def test_a_source_that_does_not_end_its_last_step_is_not_waited_for_forever() ->
     assert "the step has not ended at seat 2" in driven.last("c", Fence).text
 
 
-def test_members_that_wait_in_a_step_let_workers_in_at_once() -> None:
-    """They may wait for samples: nothing ends their step, at which the source would copy."""
-    driven = job()
+def test_the_epoch_of_members_that_wait_in_a_step_ends_for_workers_that_join() -> None:
+    """They may wait for samples: then nothing ends their step, at which the source would copy."""
+    driven = job(5)
     join(driven, "d")
     driven.wait(driven.options.join_s + driven.options.form_timeout_s / 2)
     driven.begin("a", 3)
@@ -323,10 +337,14 @@ def test_members_that_wait_in_a_step_let_workers_in_at_once() -> None:
     assert not planned(driven), "a step has begun since"
     driven.now_s = driven.job.next_wake_s()
     driven.tell(Tick())
+    assert driven.last("a", Fence).planned, "a step that only lasts counts"
+    driven.wait(driven.options.form_timeout_s)
     fence = driven.last("a", Fence)
     assert (fence.cause, fence.planned) == ("joined", False)
+    join(driven, "e")
     members_ready(driven, 2, *"abc")
-    table = driven.last("d", Table)
+    table = driven.last("e", Table)
+    assert len(table.members) == 5
     assert (table.resume_step, table.survivors, table.followers) == (2, (0, 1, 2), ())
 
 
@@ -358,11 +376,17 @@ def test_weights_that_a_member_would_not_compare_are_copied_again() -> None:
 
 
 def test_what_followers_say_costs_as_much_for_each_of_many() -> None:
-    def n_calls(n: int) -> int:
+    def n_calls(n: int, *, is_open: bool) -> int:
         driven = job(3 + n, join_s=0.5)
-        for number in range(n):
-            join(driven, f"follower {number}")
-        message = Followed(1, driven.last("c", Follow).number, 1, 9)
+        names = [f"follower {number}" for number in range(n)]
+        for name in names:
+            join(driven, name)
+        number = driven.last("c", Follow).number
+        if not is_open:
+            for name in names:
+                driven.say(name, Followed(1, number, 1, 1))
+            members_ready(driven, 2, *"abc")
+            assert driven.status.phase == "fenced"
         found = 0
 
         def count(frame: object, event: str, argument: object) -> None:
@@ -371,9 +395,10 @@ def test_what_followers_say_costs_as_much_for_each_of_many() -> None:
 
         sys.setprofile(count)
         try:
-            driven.say("follower 1", message)
+            driven.say("follower 1", Followed(1, number, 2, 9))
         finally:
             sys.setprofile(None)
         return found
 
-    assert n_calls(128) < 6 * n_calls(32)
+    for is_open in (True, False):
+        assert n_calls(128, is_open=is_open) < 6 * n_calls(32, is_open=is_open)

@@ -248,7 +248,8 @@ def test_a_follower_becomes_a_member_and_its_weights_count_once_they_were_compar
     worker, copy = welcome(), Follow(table(1, source=1), 4)
     assert worker.receive(copy) == [Copy(copy, 0)]
     assert worker.receive(copy) == [], "it was told again, and has nothing"
-    assert worker.state.is_lost, "what it had is overwritten"
+    assert not worker.state.is_lost, "others may go on with what it has"
+    assert worker.overwriting() == [Say(Ready(WorkerState(7), 0, 0))]
     assert worker.followed(3, 5, 0) == [], "of an earlier copy"
     assert worker.followed(4, 5, 2) == [Say(Followed(1, 4, 5, 2))]
     assert worker.followed_step == 5
@@ -268,6 +269,7 @@ def test_a_follower_becomes_a_member_and_its_weights_count_once_they_were_compar
 def test_a_follower_that_was_not_compared_has_no_weights() -> None:
     worker = welcome()
     worker.receive(Follow(table(1, source=1), 4))
+    worker.overwriting()
     worker.followed(4, 5, 0)
     worker.receive(replace(table(2, step=5, survivors=(1,), source=1), followers=(0,)))
     worker.prepared()

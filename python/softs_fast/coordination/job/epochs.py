@@ -235,7 +235,8 @@ def _grow(state: State) -> None:
     if following.may_admit(state, chosen - members):
         plan_end(state, "joined", None, text)
     elif state.now_s >= following.step_until(state):
-        end(state, "joined", None, f"{text}, and no step ends from which they could follow")
+        following.give_up(state)
+        plan_end(state, "joined", None, text)
 
 
 def _form(state: State) -> None:
@@ -270,15 +271,17 @@ def _result(state: State) -> tuple[int, ...] | Waiting:
     is_over = since_s is not None and state.now_s >= since_s + state.options.form_timeout_s
     is_held = since_s is None or state.now_s < since_s + state.options.rejoin_timeout_s
     was_unused = _was_unused(state)
+    present = {worker.number for worker in following.followers(state)}
+    awaited = following.awaited(state, present)
     views = [
-        _view(state, worker, is_held=is_held, was_unused=was_unused)
+        _view(state, worker, is_held=is_held, was_unused=was_unused, is_awaited=worker.seat in awaited)
         for worker in state.seats
         if not worker.is_leaving
     ]
-    return form(state.options, _without_waiting(state, views), is_first=is_first, is_over=is_over)
+    return form(state.options, _without_waiting(state, views, present), is_first=is_first, is_over=is_over)
 
 
-def _without_waiting(state: State, views: list[SeatView]) -> list[SeatView]:
+def _without_waiting(state: State, views: list[SeatView], present: set[int]) -> list[SeatView]:
     """Leave out seats that cool down, or have come late, unless there are too few without them.
 
     Never a worker that may have the weights.
@@ -290,7 +293,7 @@ def _without_waiting(state: State, views: list[SeatView]) -> list[SeatView]:
         or view.is_holder
         or not (
             state.cooldown.left_s(state.now_s, view.seat)
-            or following.is_late(state, state.seats.by_number[view.seat])
+            or following.is_late(state, state.seats.by_number[view.seat], present)
         )
     ]
     ready = {view.seat for view in others if view.is_ready}
@@ -303,13 +306,9 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     checkpoint = state.checkpoints.last or Completed(0, 0, "")
     states = {rank: worker.ready for rank, worker in enumerate(workers) if worker.ready is not None}
     way = resume(states, state.epoch_id, checkpoint.step, state.boots)
-    for rank, ready in states.items():
-        if ready.epoch and ready.boot not in state.boots and rank not in way.survivors:
-            state.log(
-                f"{workers[rank].name} comes from another training, with {ready.committed} steps of its epoch "
-                f"{ready.epoch}; it takes over the weights of this one",
-                is_warning=True,
-            )
+    for rank in states:
+        if rank not in way.survivors:
+            state.warn_if_foreign(workers[rank])
     for boot in state.adopt(states[rank].boot for rank in way.survivors if states[rank].epoch):
         state.outputs.append(Persist(Booted(state.options.name, boot)))
     members = tuple(
@@ -375,12 +374,11 @@ def _said(table: Table, states: Mapping[int, WorkerState]) -> str:
     return said
 
 
-def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> SeatView:
+def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool, is_awaited: bool) -> SeatView:
     ready = worker.ready
     is_kept = not worker.is_missing(state.now_s, state.options.kept_s)
     was_in = worker.was_member if state.table is None else state.is_member(worker)
     is_survivor = ready is not None and _has_weights(state, ready, was_unused=was_unused)
-    is_awaited = following.awaits(state, worker)
     is_ready = ready is not None and not is_awaited
     return SeatView(
         worker.number,

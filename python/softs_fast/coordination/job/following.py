@@ -6,17 +6,19 @@ import math
 from collections.abc import Collection
 
 from .forming import choose
-from .messages import Follow, Followed, Member, Table, Unfollowed, WorkerState
+from .messages import Follow, Followed, Member, Table, Unfollowed
 from .rolling import Resume
 from .seats import Worker
 from .state import Following, State
 
 __all__ = [
-    "awaits",
+    "awaited",
     "followers",
+    "give_up",
     "is_late",
     "may_admit",
     "note",
+    "note_lost",
     "ranks_of_followers",
     "step_until",
     "tell_again",
@@ -37,6 +39,9 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
         return True
     workers = [state.seats.by_number[seat] for seat in sorted(newcomers)]
     present = list(state.connected_members())
+    if not present:
+        # After a restart of the coordinator, a worker may be there before them.
+        return False
     sources = [one for one in present if not one.is_leaving]
     # All members compare the weights of followers.
     if not sources or not all(worker.can_follow for worker in (*present, *workers)):
@@ -52,14 +57,17 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
 
 
 def step_until(state: State) -> float:
-    """Return until when a member must begin a step: else the epoch ends at once, as for a planned end.
-
-    A source takes its snapshot between two steps, and members may wait in one for whatever, such as samples.
-    """
+    """Return until when a member must begin a step: a source copies between two, and members may wait in one for samples."""
     following = state.following
     if following is None or following.has_failed or state.fence is not None:
         return math.inf
     return max(following.since_s, state.progress.top_since_s) + state.options.form_timeout_s
+
+
+def give_up(state: State) -> None:
+    """Give up a copy of members that come to no end of a step: the epoch ends, as for workers that cannot follow."""
+    assert state.following is not None
+    state.following.has_failed = True
 
 
 def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
@@ -76,11 +84,11 @@ def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
     state.following = Following(Follow(table, number), state.now_s)
     names = ", ".join(worker.name for worker in workers)
     state.log(
-        f"{names} copy the state of {state.name_of(source)} while the members of epoch {state.epoch} go on"
+        f"the state of {state.name_of(source)} is copied while epoch {state.epoch} goes on, for {names}"
     )
     for worker in workers:
-        # The copy overwrites whatever it had.
-        worker.ready = WorkerState(table.boot)
+        # Once it is overwritten, nothing tells.
+        state.warn_if_foreign(worker)
     for worker in told:
         state.tell(worker, state.following.follow)
 
@@ -117,6 +125,12 @@ def _is_process(worker: Worker, member: Member) -> bool:
     return (member.worker_id, member.incarnation) == (worker.id, worker.incarnation)
 
 
+def note_lost(state: State, worker: Worker) -> None:
+    """Have the seat of a worker that is lost while it follows cool down: each copy costs the source."""
+    if worker in followers(state):
+        state.cooldown.enter(state.now_s, worker.number)
+
+
 def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
     """Note how far a follower is, or that a copy has failed; messages about an earlier copy change nothing."""
     following = state.following
@@ -137,25 +151,35 @@ def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
             following.close.add(worker.number)
 
 
-def awaits(state: State, worker: Worker) -> bool:
-    """Return whether the next table waits for a follower, which is about to apply the last step of the epoch."""
+def awaited(state: State, present: Collection[int]) -> set[int]:
+    """Return the seats of followers for which the next table waits: they are about to apply the last step of the epoch.
+
+    Args:
+        state: State of the job; its epoch is over.
+        present: Seats of its followers.
+    """
     following, fence = state.following, state.fence
-    if following is None or fence is None or not fence.planned or worker.number not in following.close:
-        return False
+    if following is None or fence is None or not fence.planned or not present:
+        return set()
+    table = following.follow.table
+    source = state.seats.by_number.get(table.members[table.source_rank or 0].seat)
+    if source is None or source.conn is None or state.now_s >= state.since_s + state.options.form_timeout_s:
+        # Nothing may come any more: they copy the whole state.
+        return set()
     ready = (one.ready for one in state.connected_members() if one.ready is not None)
     last = max((one.committed for one in ready if (one.boot, one.epoch) == state.epoch_id), default=0)
-    return worker in followers(state) and following.steps[worker.number] < last
+    return {seat for seat in following.close.intersection(present) if following.steps[seat] < last}
 
 
-def is_late(state: State, worker: Worker) -> bool:
+def is_late(state: State, worker: Worker, present: Collection[int]) -> bool:
     """Return whether a worker came after others had begun to copy: it follows the next epoch."""
     return (
         state.fence is not None
         and state.fence.cause == "joined"
         and worker.can_follow
         and not state.is_member(worker)
-        and bool(present := followers(state))
-        and worker not in present
+        and bool(present)
+        and worker.number not in present
     )
 
 

@@ -43,7 +43,6 @@ from .messages import (
     Table,
     Unfollowed,
     Welcome,
-    WorkerState,
 )
 from .options import MAX_TEXT, JobOptions
 from .seats import Seats, Worker
@@ -272,9 +271,6 @@ class Job:
         if worker.told is not None and worker.told != (message.boot, message.epoch):
             return
         worker.ready, worker.ready_since_s = message.state, self._state.now_s
-        if self._state.table is not None and worker in following.followers(self._state):
-            # It may have said so before it heard that it is one, and overwrites its state since.
-            worker.ready = WorkerState(self._state.table.boot)
         if self._state.fence is None and self._state.is_member(worker):
             epochs.end(
                 self._state, "dropped", worker.seat, f"{self._state.name_of(worker)} has given up its engine"
@@ -325,6 +321,7 @@ class Job:
         worker = self._state.seats.by_conn.get(conn)
         if worker is None:
             return
+        following.note_lost(self._state, worker)
         self._state.seats.disconnect(worker)
         worker.away_since_s = self._state.now_s
         worker.back_until_s = self._state.now_s + self._state.options.blink_s

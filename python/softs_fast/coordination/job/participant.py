@@ -325,6 +325,12 @@ class Participant:
 
     # --- Copies beside steps ---
 
+    def overwriting(self) -> list[Action]:
+        """As a follower, this worker is about to overwrite its weights; until then others may go on with them."""
+        assert self._follow is not None
+        self.state = WorkerState(self._follow.table.boot)
+        return self._ready_if_idle()
+
     def followed(self, number: int, step: int, backlog: int) -> list[Action]:
         """As a follower, this worker has the weights of a step.
 
@@ -369,10 +375,7 @@ class Participant:
                 return []
         elif self.phase != "idle":
             return []
-        else:
-            # The copy overwrites whatever this worker has.
-            self._followed, self.state = None, WorkerState(table.boot)
-        self._follow, self._unfollowed = follow, None
+        self._follow, self._followed, self._unfollowed = follow, None, None
         return [Copy(follow, rank)]
 
     # --- Small things ---

@@ -143,6 +143,16 @@ class State:
             return worker.name
         return f"rank {member.rank}, {worker.name}"
 
+    def warn_if_foreign(self, worker: Worker) -> None:
+        """Tell people of a worker that comes from another training, and is given the weights of this one."""
+        ready = worker.ready
+        if ready is not None and ready.epoch and ready.boot not in self.boots:
+            self.log(
+                f"{worker.name} comes from another training, with {ready.committed} steps of its epoch {ready.epoch}; it "
+                "takes over the weights of this one",
+                is_warning=True,
+            )
+
     def adopt(self, boots: Iterable[int]) -> list[int]:
         """Count epochs of boots to this training; return those that did not count before."""
         new = [boot for boot in dict.fromkeys(boots) if boot not in self.boots]

@@ -110,12 +110,15 @@ class Copied(NamedTuple):
         return Channel(copy, rank, store, self.engine)
 
 
-def follow(channel: Channel, state: TrainingState, has: Callable[[int, int], None]) -> None:
+def follow(
+    channel: Channel, state: TrainingState, overwriting: Callable[[], None], has: Callable[[int, int], None]
+) -> None:
     """Copy the state of a source, and apply each step after it, until its epoch has ended.
 
     Args:
         channel: Channel with the source.
         state: State to be overwritten.
+        overwriting: Function called just before that is begun.
         has: Function called with each step that the state has, and how many later ones there were at the source.
 
     Raises:
@@ -124,7 +127,12 @@ def follow(channel: Channel, state: TrainingState, has: Callable[[int, int], Non
     """
     strategy, source = channel.open(), channel.source
     place = pair(0, 0)
-    take: Callable[[Any], None] = state.load
+
+    def load(tree: Any) -> None:
+        overwriting()
+        state.load(tree)
+
+    take: Callable[[Any], None] = load
     while True:
         strategy.broadcast_tensor(place, source)
         if int(place[0]) == LAST:

@@ -227,6 +227,12 @@ class WorkerLink(Link):
         """Copy the state of a source while its epoch goes on; if that fails, another table or copy brings the state."""
         assert self._copied is not None
 
+        def overwriting() -> None:
+            with self.changed:
+                # A table that has come since may say that this worker keeps its weights.
+                channel.check()
+                self.do(self.machine.overwriting())
+
         def has(step: int, backlog: int) -> None:
             with self.changed:
                 self.raise_if_over()
@@ -236,11 +242,15 @@ class WorkerLink(Link):
             target=self._end_if_leaving, args=(channel,), name="softs-fast follower", daemon=True
         ).start()
         try:
-            follow(channel, self._copied.state, has)
+            follow(channel, self._copied.state, overwriting, has)
         except BaseException as error:
-            # The members need not wait for a worker that leaves.
-            if self.leave_reason is None:
-                self._unfollowed(channel, text_of_error(error))
+            with self.changed:
+                if isinstance(error, PeerLost):
+                    # Another follower may be lost: then the coordinator begins anew without it.
+                    self.changed.wait_for(self._is_told_more, _ANSWER_S)
+                # The members need not wait for a worker that leaves.
+                if not self._is_told_more():
+                    self._unfollowed(channel, text_of_error(error))
             # One of the user's code is raised again when the state is copied.
             if not isinstance(error, Exception):
                 raise
@@ -249,6 +259,9 @@ class WorkerLink(Link):
                 self._copying = None
                 self.changed.notify_all()
             channel.close()
+
+    def _is_told_more(self) -> bool:
+        return self.leave_reason is not None or self._copy is not None or self.build is not None
 
     def _end_if_leaving(self, channel: Channel) -> None:
         """End a copy of a worker that is told to leave: the source may send nothing for as long as a step takes."""

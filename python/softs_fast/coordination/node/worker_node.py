@@ -377,7 +377,9 @@ class WorkerNode:
         if self._machine.state.in_doubt:
             self._enter()
         self._state.drop_gradients()
-        return self._machine.state.committed >= step.number
+        state = self._machine.state
+        # Weights of a follower were compared with none yet.
+        return state.committed >= step.number and not state.is_lost
 
     # --- Epochs ---
 
@@ -399,6 +401,8 @@ class WorkerNode:
             if build.rank in table.followers and followed != table.resume_step:
                 raise PeerLost(f"this worker has followed to step {followed}, not to {table.resume_step}")
             if build.duty in ("keep", "apply") and self._machine.state.is_lost:
+                if table.resume_step:
+                    raise PeerLost("this worker had begun to copy the state of another one")
                 raise ConfigError(
                     "no worker has valid weights from which this one could copy: its own were lost when a step could not "
                     "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"
