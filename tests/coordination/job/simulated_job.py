@@ -121,11 +121,8 @@ class Process:
         engine = self.world.engine_of(table)
         self.engine, self.rank, self.n_calls = engine, rank, 0
         assert rank not in table.followers or self.machine.followed_step == table.resume_step
-        if duty in ("keep", "apply") and table.resume_step and self.machine.state.is_lost:
-            self.act(self.machine.fail("this worker had begun to copy the state of another one"))
-            return
-        if duty in ("keep", "apply") and self.weights is None:
-            self.kill()
+        if duty in ("keep", "apply") and self.machine.state.is_lost:
+            self.act(self.machine.fail("overwritten")) if table.resume_step else self.kill()
             return
         if duty == "apply":
             assert self.held is not None
@@ -487,7 +484,7 @@ class World:
         assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
         # A job that has taken over another training goes on with the latest epoch of that.
         is_mixed = self.job is not None and EARLIER_BOOT in self.job._state.boots
-        is_misled = any(self.is_misleading(one) for one in table.members)
+        is_misled = any(map(self.is_misleading, table.members))
         is_certain = not is_misled or (self.is_known(before) and not is_mixed)
         for member in table.members:
             process = self.started[member.worker_id, member.incarnation]

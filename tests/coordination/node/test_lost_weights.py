@@ -2,135 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from waiting import WATCHDOG_S
+from lone_worker import Worker
 
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.job.participant import Build
-from softs_fast.coordination.node import TrainingState, WorkerNode, worker_link, worker_node
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
 #: What a worker without valid weights says, so that no other one takes it for new.
 LOST = m.WorkerState(boot=7)
-
-
-class Engine:
-    """A strategy of two ranks in one process: what this one reduces is the mean, and it copies zeros."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank, self.size = rank, 2
-        self.is_lost = False
-        self.lost: list[int] = []
-        self.calls: list[str] = []
-
-    def all_reduce(self, tensor: Any, op: Any) -> None:
-        pass
-
-    def all_reduce_gradients(self, gradients: Mapping[str, torch.Tensor], op: Any) -> None:
-        pass
-
-    def barrier(self) -> None:
-        self.calls.append("barrier")
-        if self.is_lost:
-            raise PeerLost("a rank is lost")
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-class Store:
-    """A store of an epoch."""
-
-    def __init__(self, *arguments: Any, prefix: str) -> None:
-        self.prefix = prefix
-
-    def end(self, reason: str) -> bool:
-        return True
-
-
-class Worker:
-    """A worker in one process, with a coordinator that is played by the test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker_node, "SessionStore", Store)
-        monkeypatch.setattr(loader_ranks, "_of_worker", None)
-        self.model = torch.nn.Linear(2, 1)
-        self.engine = Engine(0)
-        self.fails_in: str | None = None
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.state = TrainingState(self.model, optimizer, apply=self.apply)
-        self.made: list[tuple[str, list[str]]] = []
-        self.node = WorkerNode(
-            "127.0.0.1:1", self.state, worker_id="w0", engine=self.make_engine, load=self.load
-        )
-        self._link = self.node._link
-        self._listener = self._link.session._listener
-        self._listener.hello()
-        self._listener.received(m.Welcome(7, 0))
-        self._listener.lost("there is no coordinator that could answer a fault", is_warning=False)
-
-    def make_engine(self, table: m.Table, rank: int, store: Any) -> Any:
-        assert table.members[rank].worker_id == "w0"
-        self.made.append((store.prefix, [one.worker_id for one in table.members]))
-        return self.engine
-
-    def apply(self) -> None:
-        self.state.optimizer.step()
-        if self.fails_in == "apply":
-            raise FloatingPointError("a defect")
-
-    def load(self, path: str) -> None:
-        if self.fails_in == "load":
-            raise FloatingPointError("a defect")
-
-    def open(
-        self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None, size: int = 2
-    ) -> None:
-        """Open an epoch, and prepare for it."""
-        members = tuple(
-            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "")
-            for rank in range(size)
-        )
-        if self._link.machine.phase == "ending":
-            # Its program begins the next step.
-            with self._link.changed:
-                self._link.do(self._link.machine.ended())
-        self._listener.received(m.Table(7, epoch, members, step, "back", survivors, source, "path"))
-        build = self._link.next_build(0.0, 1.0)
-        assert isinstance(build, Build)
-        self.node._prepare(build)
-
-    def fence(self, epoch: int) -> None:
-        """Say that an epoch is over."""
-        self._listener.received(m.Fence(7, epoch, "gone", 1, "seat 1 is gone"))
-
-    def step(self) -> bool:
-        """Make a step; return whether it was committed."""
-        with self.node.step() as step:
-            self.model(torch.ones(1, 2)).sum().backward()
-        return step.is_committed
-
-    @property
-    def said(self) -> m.WorkerState:
-        """What the worker says that it has."""
-        return self._link.machine.state
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """A worker that has made one step in epoch 1."""
-    found = Worker(monkeypatch)
-    found.open(1, 0, (0, 1), 0)
-    assert found.step()
-    assert found.said == m.WorkerState(7, 1, 1)
-    return found
 
 
 def sent_to(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,96 +306,3 @@ def test_a_collective_while_a_step_is_applied_is_made(
     worker.engine.calls.clear()
     assert worker.step()
     assert "barrier" in worker.engine.calls
-
-
-class Silence:
-    """A channel with a source that sends nothing."""
-
-    number = 1
-
-    def __init__(self) -> None:
-        self.has_ended = threading.Event()
-
-    def end(self, reason: str) -> None:
-        self.has_ended.set()
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wait(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-
-    def follow(channel: Silence, *_: Any) -> None:
-        worker.node.leave("SIGTERM")
-        assert channel.has_ended.wait(WATCHDOG_S)
-        raise PeerLost("the channel has ended")
-
-    monkeypatch.setattr(worker_link, "follow", follow)
-    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
-    channel: Any = Silence()
-    worker._link._copying = channel
-    worker._link.follow(channel)
-    assert said == []
-
-
-@pytest.mark.parametrize("is_begun_anew", [False, True])
-def test_a_copy_that_breaks_has_failed_unless_it_is_begun_anew(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, is_begun_anew: bool
-) -> None:
-    """Another follower may be lost, of which the coordinator hears."""
-    said: list[str] = []
-    channel: Any = Silence()
-
-    def follow(*_: Any) -> None:
-        if is_begun_anew:
-            worker._link._copy = channel
-        raise PeerLost("a follower is lost")
-
-    monkeypatch.setattr(worker_link, "_ANSWER_S", 0.0)
-    monkeypatch.setattr(worker_link, "follow", follow)
-    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
-    worker._link.follow(channel)
-    assert len(said) == (not is_begun_anew)
-
-
-def test_a_follower_that_is_interrupted_says_that_it_does_not_follow(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-
-    def follow(channel: Silence, *_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(worker_link, "follow", follow)
-    monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
-    channel: Any = Silence()
-    with pytest.raises(KeyboardInterrupt):
-        worker._link.follow(channel)
-    assert len(said) == 1
-
-
-def test_a_follower_that_has_begun_to_copy_keeps_no_weights_for_a_table_that_counts_on_them(
-    worker: Worker,
-) -> None:
-    """The table was sent before the coordinator heard of it."""
-    worker.fence(1)
-    machine = worker._link.machine
-    assert machine.table is not None
-    machine._follow = m.Follow(machine.table, 5)
-    machine.overwriting()
-    worker.open(3, 1, (0, 1), 0)
-    assert machine.phase == "idle"
-    assert worker.said == m.WorkerState(7)
-    with pytest.raises(ConfigError, match="no worker has valid weights"):
-        worker.open(4, 0, (0,), 0)
-
-
-def test_a_step_of_which_weights_of_a_follower_were_not_compared_is_not_committed(worker: Worker) -> None:
-    with worker.node.step() as step:
-        worker._link.machine.reduced()
-        worker.fence(1)
-        worker._link.machine.state = m.WorkerState(7, 0, 10)
-    assert not step.is_committed
