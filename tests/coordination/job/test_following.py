@@ -250,6 +250,26 @@ def test_a_follower_that_comes_from_another_training_is_named() -> None:
     assert any("comes from another training, with 9000 steps" in line for line in driven.log)
 
 
+def test_the_members_wait_for_a_follower_that_does_not_catch_up() -> None:
+    """It is as slow as they are, so it stays behind."""
+    driven = job()
+    join(driven, "d")
+    driven.begin("a", 5)
+    followed(driven, "d", 3, 9)
+    driven.wait(driven.options.form_timeout_s - 0.1)
+    driven.begin("a", 15)
+    followed(driven, "d", 13, 9)
+    assert not planned(driven)
+    driven.wait(0.1)
+    assert driven.last("a", Fence).planned
+    members_ready(driven, 16, *"abc")
+    assert driven.status.phase == "fenced"
+    followed(driven, "d", 15, 0)
+    assert driven.status.phase == "fenced"
+    followed(driven, "d", 16, 0)
+    assert driven.last("d", Table).followers == (3,)
+
+
 def test_a_worker_that_is_lost_as_a_follower_again_and_again_cools_down() -> None:
     driven = job()
     for incarnation in (1, 2, 3):
@@ -290,8 +310,9 @@ def test_a_member_that_leaves_meanwhile_ends_the_epoch_first() -> None:
     followed(driven, "d", 5, 4)
     driven.say("a", Leave("done"))
     members_ready(driven, 6, *"abc")
+    followed(driven, "d", 6, 0)
     table = driven.last("d", Table)
-    assert ([one.worker_id for one in table.members], table.followers) == ([*"bcd"], ())
+    assert ([one.worker_id for one in table.members], table.followers) == ([*"bcd"], (2,))
 
 
 def test_one_that_is_left_out_follows_the_next_epoch_though_nothing_else_happens() -> None:

@@ -106,7 +106,7 @@ def deadlines(state: State) -> Iterator[float]:
             yield _planned_until(state)
         if state.joined_since_s is not None:
             yield state.joined_since_s + options.join_s
-            yield following.step_until(state)
+            yield following.ends_at(state)
     elif state.phase == "fenced":
         yield state.since_s + options.form_timeout_s
         yield state.since_s + options.rejoin_timeout_s
@@ -234,8 +234,8 @@ def _grow(state: State) -> None:
     text = f"{len(chosen) - len(members)} more workers are ready"
     if following.may_admit(state, chosen - members):
         plan_end(state, "joined", None, text)
-    elif state.now_s >= following.step_until(state):
-        following.give_up(state)
+    elif state.now_s >= following.ends_at(state):
+        following.give_up_incomplete(state)
         plan_end(state, "joined", None, text)
 
 

@@ -13,14 +13,14 @@ from .state import Following, State
 
 __all__ = [
     "awaited",
+    "ends_at",
     "followers",
-    "give_up",
+    "give_up_incomplete",
     "is_late",
     "may_admit",
     "note",
     "note_lost",
     "ranks_of_followers",
-    "step_until",
     "tell_again",
 ]
 
@@ -56,18 +56,22 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
     return following is not None and seats <= following.close
 
 
-def step_until(state: State) -> float:
-    """Return until when a member must begin a step: a source copies between two, and members may wait in one for samples."""
+def ends_at(state: State) -> float:
+    """Return when the epoch ends for its followers though they are not close: they may never catch up, or get no state.
+
+    A source copies between two steps, and members may wait in one for samples.
+    """
     following = state.following
     if following is None or following.has_failed or state.fence is not None:
         return math.inf
-    return max(following.since_s, state.progress.top_since_s) + state.options.form_timeout_s
+    since_s = max(following.since_s, state.progress.top_since_s)
+    return (since_s if following.complete_s is None else following.complete_s) + state.options.form_timeout_s
 
 
-def give_up(state: State) -> None:
-    """Give up a copy of members that come to no end of a step: the epoch ends, as for workers that cannot follow."""
-    assert state.following is not None
-    state.following.has_failed = True
+def give_up_incomplete(state: State) -> None:
+    """Give up a copy of which a follower has not received the state: all copy it when the epoch has ended."""
+    if state.following is not None and state.following.complete_s is None:
+        state.following.has_failed = True
 
 
 def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
@@ -147,12 +151,16 @@ def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
         )
     elif worker.ready is not None:
         following.steps[worker.number] = message.step
+        if following.complete_s is None and following.steps.keys() >= {
+            one.number for one in followers(state)
+        }:
+            following.complete_s = state.now_s
         if message.backlog <= 1:
             following.close.add(worker.number)
 
 
 def awaited(state: State, present: Collection[int]) -> set[int]:
-    """Return the seats of followers for which the next table waits: they are about to apply the last step of the epoch.
+    """Return the seats of followers for which the next table waits: they have the state, and not yet the last step of the epoch.
 
     Args:
         state: State of the job; its epoch is over.
@@ -168,7 +176,7 @@ def awaited(state: State, present: Collection[int]) -> set[int]:
         return set()
     ready = (one.ready for one in state.connected_members() if one.ready is not None)
     last = max((one.committed for one in ready if (one.boot, one.epoch) == state.epoch_id), default=0)
-    return {seat for seat in following.close.intersection(present) if following.steps[seat] < last}
+    return {seat for seat in present if following.steps.get(seat, last) < last}
 
 
 def is_late(state: State, worker: Worker, present: Collection[int]) -> bool:

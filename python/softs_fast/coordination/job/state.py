@@ -49,6 +49,7 @@ class Following:
         follow: Source and followers, as they were told.
         since_s: Time at which they were told.
         steps: Last step that a follower has applied, by seat; without one that has not received the state yet.
+        complete_s: Time at which the last follower had received the state; None before.
         close: Seats of followers that were one step behind the members at most.
         has_failed: Whether it has failed: the followers copy when the epoch has ended.
     """
@@ -56,6 +57,7 @@ class Following:
     follow: Follow
     since_s: float
     steps: dict[int, int] = field(default_factory=dict)
+    complete_s: float | None = None
     close: set[int] = field(default_factory=set)
     has_failed: bool = False
 
