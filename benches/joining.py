@@ -1,8 +1,9 @@
 """How long the workers of a job stand still while another one joins it, and copies their state.
 
-``python -m benches.joining --workers 3 --mib 300``. Workers make short steps of a small model with a large state. Then
-one more worker joins. The pause is the longest time between two committed steps of any of the others from then on, less
-their median time before; ``cpu_s`` is what they use of the CPUs meanwhile. All joins are printed, and their medians.
+``python -m benches.joining --workers 3 --mib 300``. Workers train with Adam, in steps that do little else than reduce and
+apply gradients. Then one more worker joins. The pause is the longest time between two committed steps of any of the others
+from then on, less their median time before; ``lost_s`` is the sum of what all their steps take longer until the first one
+with the new worker; ``cpu_s`` is what they use of the CPUs in the longest. All joins are printed, and their medians.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from benches.steps import ENGINES, Coordinator
 from softs_fast.coordination.node import TrainingState, WorkerNode
 from softs_fast.gpu import ranks
 
-#: Tensors of the state: weights of 24 layers, and two moments of each.
-N_TENSORS = 72
+#: Tensors of weights; Adam has two moments of each.
+N_LAYERS = 24
 #: Steps among all workers that are made before another one comes, and after it has.
 N_STEPS = 4
 
@@ -49,10 +50,13 @@ class Gap(NamedTuple):
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Make steps; report of each one that is committed the time, how many workers have made it, and the CPU's time."""
     torch.set_num_threads(1)
-    model = torch.nn.Linear(8, 1, bias=False)
-    for at in range(N_TENSORS):
-        model.register_buffer(f"state_{at}", torch.ones(int(options["mib"] * 2**20) // (4 * N_TENSORS)))
-    state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    n_weights = int(options["mib"] * 2**20) // (4 * 3 * N_LAYERS)
+    model = torch.nn.ParameterList(torch.ones(n_weights) for _ in range(N_LAYERS))
+    # Those that are not trained are in the state, too, without moments.
+    for weights in model[int(options["trained"] * N_LAYERS) :]:
+        weights.requires_grad_(False)
+    gradients = [torch.ones_like(weights) for weights in model if weights.requires_grad]
+    state = TrainingState(model, torch.optim.Adam(model.parameters(), lr=0.1))
     number = options["number"]
     say((time.monotonic(), 0, time.process_time()))
     with WorkerNode(
@@ -61,20 +65,22 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
         while True:
             with node.step() as step:
                 time.sleep(options["body_s"])
-                model.weight.grad = torch.ones_like(model.weight)
+                for weights, gradient in zip(model, gradients, strict=False):
+                    weights.grad = gradient
             if step.is_committed:
                 say((time.monotonic(), node.size, time.process_time()))
 
 
-def join(engine: str, n_workers: int, mib: float, body_s: float) -> dict[str, float]:
+def join(engine: str, n_workers: int, mib: float, trained: float, body_s: float) -> dict[str, float]:
     """Let a worker join.
 
     Returns:
-        Seconds: the median step before, the pause, the time of all others on CPUs in it, and how long the new one took.
+        Seconds: the median step before, the pause, the time of all others on CPUs in it, what all steps have lost, and how
+        long the new one took.
     """
     sizes = ("--min-workers", str(n_workers), "--max-workers", str(n_workers + 1))
     with Coordinator(*sizes, "--form-timeout", "1") as address:
-        options = {"address": address, "engine": engine, "mib": mib, "body_s": body_s}
+        options = {"address": address, "engine": engine, "mib": mib, "trained": trained, "body_s": body_s}
         workers = [ranks.start(train, 1, {**options, "number": number}) for number in range(n_workers)]
         try:
             said: list[list[Report]] = [[] for _ in workers]
@@ -93,10 +99,13 @@ def join(engine: str, n_workers: int, mib: float, body_s: float) -> dict[str, fl
     ]
     step_s = statistics.median(gap.wall_s for one in gaps for gap in one if gap.at_s < came_s)
     longest = [max((gap for gap in one if gap.at_s > came_s), key=lambda gap: gap.wall_s) for one in gaps]
+    joined_s = said[-1][1].at_s
+    lost = [[gap.wall_s - step_s for gap in one if came_s < gap.at_s < joined_s + step_s / 2] for one in gaps]
     return {
         "step_s": step_s,
         "pause_s": max(gap.wall_s for gap in longest) - step_s,
         "cpu_s": sum(gap.cpu_s for gap in longest),
+        "lost_s": max(map(sum, lost)),
         "joined_after_s": said[-1][1].at_s - came_s,
     }
 
@@ -121,7 +130,8 @@ def main() -> None:
     """Measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=3, help="before another one joins")
-    parser.add_argument("--mib", type=float, default=300.0, help="of state")
+    parser.add_argument("--mib", type=float, default=300.0, help="of state, a third of it weights")
+    parser.add_argument("--trained", type=float, default=1.0, help="share of the weights that has gradients")
     parser.add_argument("--body-ms", type=float, default=50.0, help="that a step waits in place of computing")
     parser.add_argument("--engine", choices=list(ENGINES), default="memory")
     parser.add_argument("--rounds", type=int, default=5)
@@ -130,7 +140,7 @@ def main() -> None:
     multiprocessing.set_forkserver_preload(["torch", "softs_fast.coordination.node"])
     rows = []
     for _ in range(options.rounds):
-        row = join(options.engine, options.workers, options.mib, 1e-3 * options.body_ms)
+        row = join(options.engine, options.workers, options.mib, options.trained, 1e-3 * options.body_ms)
         rows.append(row)
         print(json.dumps({name: round(value, 3) for name, value in row.items()}), flush=True)
     medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
@@ -141,6 +151,7 @@ def main() -> None:
                 "engine": options.engine,
                 "workers": options.workers,
                 "mib": options.mib,
+                "trained": options.trained,
                 "load": os.getloadavg()[0],
             }
         )

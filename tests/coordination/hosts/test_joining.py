@@ -104,15 +104,18 @@ def test_epochs_leave_no_shared_memory(site: SiteOfHosts) -> None:
     site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.3")
     host = site.host()
     trainers = [site.trainer(host, one, n_steps=100_000) for one in range(2)]
-    used = []
+    for trainer in trainers:
+        until_size(trainer, 2)
+    used = [host.shared_bytes()]
     for turn in range(3):
         third = site.trainer(host, 2, model_seed=turn, n_steps=100_000)
         until_size(trainers[0], 3)
         until_size(trainers[1], 3)
-        used.append(host.shared_bytes())
         third.kill()
         until_size(trainers[0], 2)
-    assert used == [used[0]] * 3
+        until_size(trainers[1], 2)
+        used.append(host.shared_bytes())
+    assert used == [used[0]] * 4
     assert used[0] > 0
     for trainer in trainers:
         trainer.kill()

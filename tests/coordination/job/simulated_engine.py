@@ -7,9 +7,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulated_job import World
+    from simulated_job import Process, World
 
 Callback = Callable[[list[Any] | None], None]
+
+
+def apply(weights: Any, step: int, gradients: Any) -> Any:
+    return hash((weights, step, gradients))
+
+
+@dataclass
+class Link:
+    """A connection: in order, both ways; what is on its way is lost when it is cut."""
+
+    conn: int
+    process: Process
+    is_cut: bool = False
+    up_s: float = 0.0
+    down_s: float = 0.0
 
 
 @dataclass

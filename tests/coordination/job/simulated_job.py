@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from simulated_engine import Callback, Engine
+from simulated_engine import Callback, Engine, Link, apply
+from simulated_following import Copies, Stream
 
 from softs_fast.coordination.job import events
 from softs_fast.coordination.job.events import Booted, Completed, Received
@@ -25,17 +25,6 @@ from softs_fast.coordination.job.participant import Build, EndEngine, GiveUp, Pa
 
 #: Of the epochs of an earlier training.
 EARLIER_BOOT = 99
-
-
-@dataclass
-class Link:
-    """A connection: in order, both ways; what is on its way is lost when it is cut."""
-
-    conn: int
-    process: Process
-    is_cut: bool = False
-    up_s: float = 0.0
-    down_s: float = 0.0
 
 
 class Process:
@@ -60,8 +49,10 @@ class Process:
                 seat,
                 f"host:{worker_id}",
                 state or WorkerState(),
+                can_follow=world.can_follow,
             )
         )
+        self.copies = Copies(self)
         self.incarnation = incarnation
         self.weights: Any = weights or ("new", worker_id, incarnation)
         self.held: Any = None
@@ -100,11 +91,13 @@ class Process:
         self.is_alive = False
         if self.link is not None:
             self.world.cut(self.link)
+        self.copies.kill()
         if self.engine is not None:
             self.engine.leave(self.rank)
 
     def act(self, actions: list[Any]) -> None:
         for action in actions:
+            self.copies.act(action)
             match action:
                 case Say(message):
                     if self.link is not None:
@@ -127,8 +120,9 @@ class Process:
     def _build(self, table: Table, rank: int, duty: str) -> None:
         engine = self.world.engine_of(table)
         self.engine, self.rank, self.n_calls = engine, rank, 0
-        if duty in ("keep", "apply") and self.weights is None:
-            self.kill()
+        assert rank not in table.followers or self.machine.followed_step == table.resume_step
+        if duty in ("keep", "apply") and self.machine.state.is_lost:
+            self.act(self.machine.fail("overwritten")) if table.resume_step else self.kill()
             return
         if duty == "apply":
             assert self.held is not None
@@ -145,15 +139,26 @@ class Process:
             if self.machine.phase != "building":
                 return
             source = result[table.source_rank or 0]
-            if duty == "copy":
+            if duty == "copy" and rank not in table.followers:
                 self.weights = source
-            assert self.weights == source, "a survivor has other weights than the source"
+            assert self.weights == source or rank in table.followers, (
+                "a survivor has other weights than the source"
+            )
             self.held = None
             self.machine.prepared()
-            self.world.check_weights(table, table.resume_step, self.weights)
-            self._step()
+            self._call(self.weights, lambda result: self._compared(table, result))
 
         self._call(own, copied)
+
+    def _compared(self, table: Table, result: list[Any] | None) -> None:
+        if result is None or len({result[rank] for rank in (*table.followers, table.source_rank or 0)}) > 1:
+            self.act(self.machine.fail("comparing weights failed"))
+            return
+        if self.machine.phase != "member":
+            return
+        self.machine.verified()
+        self.world.check_weights(table, table.resume_step, self.weights)
+        self._step()
 
     def _call(self, value: Any, done: Callback) -> None:
         engine, number = self.engine, self.n_calls
@@ -179,6 +184,7 @@ class Process:
         if self.machine.phase != "member" or self.machine.is_resting or self.engine is not engine:
             return
         self.act(self.machine.begin())
+        self.copies.begin()
         step = self.machine.state.committed + 1
         self._call((self.id, step), lambda result: self._reduced(step, result))
 
@@ -201,6 +207,7 @@ class Process:
         table = self.machine.table
         assert table is not None
         assert self.machine.state.committed == step - 1
+        self.copies.commit(step, is_last=any(flags))
         self.weights = None if self.fails_to_apply else apply(self.weights, step, self.held)
         self.held = None
         actions = self.machine.passed(is_last=any(flags))
@@ -232,10 +239,6 @@ class Process:
             self.kill()
 
 
-def apply(weights: Any, step: int, gradients: Any) -> Any:
-    return hash((weights, step, gradients))
-
-
 class World:
     """All processes of a job, and the time."""
 
@@ -259,6 +262,9 @@ class World:
         self.began: tuple[int, float, list[events.Record]] = (0, 0.0, [])
         self.crash_at_persist = 0.0
         self.has_file = True
+        #: Whether workers copy the state beside steps, and how often one that does has other weights than the members.
+        self.can_follow, self.differ_in = self.random.random() < 0.7, self.random.choice([0.0, 0.0, 0.02])
+        self.streams: dict[tuple[int, int, int], Stream] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
         self._conns = count(1)
@@ -476,7 +482,10 @@ class World:
             assert set(range(first, first + options.block_size)) <= set(seats), "I5"
         assert seats == sorted(seats), "I6"
         assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
-        is_certain = self.is_known(before) or not any(self.is_misleading(one) for one in table.members)
+        # A job that has taken over another training goes on with the latest epoch of that.
+        is_mixed = self.job is not None and EARLIER_BOOT in self.job._state.boots
+        is_misled = any(map(self.is_misleading, table.members))
+        is_certain = not is_misled or (self.is_known(before) and not is_mixed)
         for member in table.members:
             process = self.started[member.worker_id, member.incarnation]
             if not process.is_alive:

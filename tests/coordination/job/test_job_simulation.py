@@ -180,9 +180,13 @@ def check_end(world: World) -> None:
 
 
 def check_histories(first: int, last: int) -> None:
+    n_followers = 0
     for seed in range(first, last):
         with noted(seed):
-            check_end(run(seed))
+            world = run(seed)
+            check_end(world)
+            n_followers += sum(len(table.followers) for table in world.opened)
+    assert n_followers > (last - first) // 10, "workers that join copy while the members go on"
 
 
 @pytest.mark.parametrize(

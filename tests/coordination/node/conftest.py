@@ -1,4 +1,4 @@
-"""Workers that end with the test."""
+"""Workers that end with the test, and one in the process of the test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from coordinator_process import Coordinator
+from lone_worker import Worker
 from trainers import Start, Trainer
+
+from softs_fast.coordination.job.messages import WorkerState
 
 
 @pytest.fixture
@@ -28,3 +31,13 @@ def start(engine: str) -> Iterator[Start]:
     yield trainer
     for one in started:
         one.kill()
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker that has made one step in epoch 1."""
+    found = Worker(monkeypatch)
+    found.open(1, 0, (0, 1), 0)
+    assert found.step()
+    assert found.said == WorkerState(7, 1, 1)
+    return found

@@ -1,13 +1,17 @@
-"""A worker that joins copies the state of one other; if either dies meanwhile, the others go on with the same weights."""
+"""A worker that joins copies the state of one other, which goes on; if either dies meanwhile, all have the same weights."""
 
 from __future__ import annotations
+
+import random
+import signal
+import time
 
 import pytest
 from coordinator_process import Cluster, Coordinator
 from trainers import Start, Trainer, check_steps, until_size
 
-#: At the start the source sends the weights; to a worker that joins, also what Adam keeps, three tensors.
-AT_START, WITH_ADAM = 1, 4
+#: Tensors that a worker receives at the start, and that a snapshot has. The next one has the gradients of a step.
+AT_START, SNAPSHOT = 2, 8
 
 
 @pytest.fixture
@@ -18,13 +22,62 @@ def coordinator(cluster: Cluster) -> Coordinator:
 
 def begin(start: Start, coordinator: Coordinator, number: int, **options: int) -> Trainer:
     """Start a worker that makes steps until the test ends."""
-    return start(coordinator, number, n_steps=10**9, model_seed=number, pause_s=0.005, **options)
+    return start(coordinator, number, n_steps=10**9, model_seed=number, pause_s=0.02, **options)
+
+
+def three(start: Start, coordinator: Coordinator, **options: int) -> list[Trainer]:
+    trainers = [begin(start, coordinator, number, **options) for number in range(3)]
+    until_size(trainers[0], 3)
+    return trainers
 
 
 @pytest.mark.parametrize("engine", ["memory", "gloo"], indirect=True)
-def test_a_source_that_dies_while_another_worker_copies(coordinator: Coordinator, start: Start) -> None:
-    source = begin(start, coordinator, 0, dies_in_copy=AT_START + WITH_ADAM - 1)
-    trainers = [begin(start, coordinator, number) for number in (1, 2)]
+def test_members_make_steps_while_another_worker_copies(coordinator: Coordinator, start: Start) -> None:
+    trainers = three(start, coordinator)
+    trainers.append(begin(start, coordinator, 3))
+    joined = trainers[-1].event("joined")
+    assert (joined["size"], joined["followers"]) == (4, 1)
+    for trainer in trainers:
+        until_size(trainer, 4)
+    check_steps(trainers)
+    assert all(step["is_committed"] for trainer in trainers for step in trainer.steps), "nothing has failed"
+
+
+def test_a_follower_with_other_weights_copies_again_before_its_first_step_counts(
+    coordinator: Coordinator, start: Start
+) -> None:
+    trainers = three(start, coordinator)
+    trainers.append(begin(start, coordinator, 3, replays_wrongly=True))
+    assert trainers[-1].event("joined")["followers"] == 1
+    for trainer in trainers:
+        until_size(trainer, 4)
+    check_steps(trainers)
+    assert [step["is_committed"] for step in trainers[-1].steps][:2] == [False, True]
+
+
+def test_a_follower_that_is_too_slow_is_waited_for(coordinator: Coordinator, start: Start) -> None:
+    # No step fits beside the snapshot.
+    trainers = three(start, coordinator, free_bytes=-(10**6))
+    trainers.append(begin(start, coordinator, 3))
+    joined = trainers[-1].event("joined")
+    assert (joined["size"], joined["followers"]) == (4, 0)
+    for trainer in trainers:
+        until_size(trainer, 4)
+    check_steps(trainers)
+    assert all(step["is_committed"] for trainer in trainers for step in trainer.steps), "nothing has failed"
+
+
+@pytest.mark.parametrize(
+    ("engine", "dies"),
+    [("memory", SNAPSHOT - 1), ("memory", SNAPSHOT), ("gloo", SNAPSHOT)],
+    indirect=["engine"],
+)
+def test_a_source_that_dies_while_another_worker_copies(
+    coordinator: Coordinator, start: Start, dies: int
+) -> None:
+    # The member with the highest rank serves its state.
+    trainers = [begin(start, coordinator, number) for number in range(2)]
+    source = begin(start, coordinator, 2, dies_in_copy=AT_START + dies)
     until_size(source, 3)
     trainers.append(begin(start, coordinator, 3))
     joined = trainers[-1].event("joined")
@@ -35,22 +88,47 @@ def test_a_source_that_dies_while_another_worker_copies(coordinator: Coordinator
     check_steps(trainers)
 
 
-def test_a_worker_that_dies_while_it_copies(coordinator: Coordinator, start: Start) -> None:
-    trainers = [begin(start, coordinator, number) for number in range(3)]
-    until_size(trainers[0], 3)
-    dies = begin(start, coordinator, 3, dies_in_copy=WITH_ADAM - 1)
-    while "it has ended" not in dies.events(waits=True):
+@pytest.mark.parametrize("dies", [SNAPSHOT - 1, SNAPSHOT])
+def test_a_worker_that_dies_while_it_copies(coordinator: Coordinator, start: Start, dies: int) -> None:
+    trainers = three(start, coordinator)
+    follower = begin(start, coordinator, 3, dies_in_copy=dies)
+    while "it has ended" not in follower.events(waits=True):
         pass
     trainers.append(begin(start, coordinator, 3))
     for trainer in trainers:
         until_size(trainer, 4)
     check_steps(trainers)
+    assert all(step["is_committed"] for trainer in trainers for step in trainer.steps), "nothing has failed"
 
 
 def test_two_workers_that_come_one_after_the_other(coordinator: Coordinator, start: Start) -> None:
-    trainers = [begin(start, coordinator, number) for number in range(3)]
-    until_size(trainers[0], 3)
+    trainers = three(start, coordinator)
     trainers += [begin(start, coordinator, number) for number in (3, 4)]
     for trainer in trainers:
         until_size(trainer, 5)
     check_steps(trainers)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_while_workers_copy(cluster: Cluster, start: Start, seed: int) -> None:
+    chance = random.Random(seed)
+    coordinator = cluster.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "0.3")
+    trainers = {number: begin(start, coordinator, number) for number in range(3)}
+    until_size(trainers[0], 3)
+    every = list(trainers.values())
+    for turn in range(12):
+        free = min(set(range(4)) - set(trainers))
+        trainers[free] = begin(start, coordinator, free)
+        every.append(trainers[free])
+        # Some part of the copy.
+        time.sleep(0.5 + 1.2 * chance.random())
+        victim = chance.choice([free, free, *trainers])
+        trainers[victim].signal(signal.SIGKILL)
+        trainers.pop(victim).process.join()
+        if turn % 3 == 2:
+            until_size(next(iter(trainers.values())), len(trainers))
+    for trainer in trainers.values():
+        until_size(trainer, 3)
+    check_steps([trainer for trainer in every if trainer.steps])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lone_worker import Worker
 
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.job.participant import Build
-from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
@@ -18,123 +17,11 @@ from softs_fast.loader import ranks as loader_ranks
 LOST = m.WorkerState(boot=7)
 
 
-class Engine:
-    """A strategy of two ranks in one process: what this one reduces is the mean, and it copies zeros."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank, self.size = rank, 2
-        self.is_lost = False
-        self.lost: list[int] = []
-        self.calls: list[str] = []
-
-    def all_reduce(self, tensor: Any, op: Any) -> None:
-        pass
-
-    def all_reduce_gradients(self, gradients: Mapping[str, torch.Tensor], op: Any) -> None:
-        pass
-
-    def barrier(self) -> None:
-        self.calls.append("barrier")
-        if self.is_lost:
-            raise PeerLost("a rank is lost")
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-class Store:
-    """A store of an epoch."""
-
-    def __init__(self, *arguments: Any, prefix: str) -> None:
-        self.prefix = prefix
-
-    def end(self, reason: str) -> bool:
-        return True
-
-
-class Worker:
-    """A worker in one process, with a coordinator that is played by the test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker_node, "SessionStore", Store)
-        monkeypatch.setattr(loader_ranks, "_of_worker", None)
-        self.model = torch.nn.Linear(2, 1)
-        self.engine = Engine(0)
-        self.fails_in: str | None = None
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.state = TrainingState(self.model, optimizer, apply=self.apply)
-        self.made: list[tuple[str, list[str]]] = []
-        self.node = WorkerNode(
-            "127.0.0.1:1", self.state, worker_id="w0", engine=self.make_engine, load=self.load
-        )
-        self._link = self.node._link
-        self._listener = self._link.session._listener
-        self._listener.hello()
-        self._listener.received(m.Welcome(7, 0))
-        self._listener.lost("there is no coordinator that could answer a fault", is_warning=False)
-
-    def make_engine(self, table: m.Table, rank: int, store: Any) -> Any:
-        assert table.members[rank].worker_id == "w0"
-        self.made.append((store.prefix, [one.worker_id for one in table.members]))
-        return self.engine
-
-    def apply(self) -> None:
-        self.state.optimizer.step()
-        if self.fails_in == "apply":
-            raise FloatingPointError("a defect")
-
-    def load(self, path: str) -> None:
-        if self.fails_in == "load":
-            raise FloatingPointError("a defect")
-
-    def open(
-        self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None, size: int = 2
-    ) -> None:
-        """Open an epoch, and prepare for it."""
-        members = tuple(
-            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "")
-            for rank in range(size)
-        )
-        if self._link.machine.phase == "ending":
-            # Its program begins the next step.
-            with self._link.changed:
-                self._link.do(self._link.machine.ended())
-        self._listener.received(m.Table(7, epoch, members, step, "back", survivors, source, "path"))
-        build = self._link.next_build(0.0, 1.0)
-        assert isinstance(build, Build)
-        self.node._prepare(build)
-
-    def fence(self, epoch: int) -> None:
-        """Say that an epoch is over."""
-        self._listener.received(m.Fence(7, epoch, "gone", 1, "seat 1 is gone"))
-
-    def step(self) -> bool:
-        """Make a step; return whether it was committed."""
-        with self.node.step() as step:
-            self.model(torch.ones(1, 2)).sum().backward()
-        return step.is_committed
-
-    @property
-    def said(self) -> m.WorkerState:
-        """What the worker says that it has."""
-        return self._link.machine.state
-
-
-@pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """A worker that has made one step in epoch 1."""
-    found = Worker(monkeypatch)
-    found.open(1, 0, (0, 1), 0)
-    assert found.step()
-    assert found.said == m.WorkerState(7, 1, 1)
-    return found
-
-
 def sent_to(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the worker copy a state of zeros."""
     zeros = {name: torch.zeros_like(one) for name, one in worker.model.state_dict().items()}
     states = {"model": zeros, "optimizer": worker.state.optimizer.state_dict()}
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: states)
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: states)
 
 
 def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
@@ -152,6 +39,19 @@ def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
     assert worker.said == m.WorkerState(7, 2, 2)
     assert all(not one.any() for one in worker.model.parameters())
     assert worker.step()
+
+
+def test_a_source_that_is_interrupted_before_it_applies_a_step_has_lost_the_weights(worker: Worker) -> None:
+    """All others apply it."""
+
+    def apply(step: int, *, is_last: bool) -> None:
+        raise KeyboardInterrupt
+
+    serving: Any = SimpleNamespace(begin=lambda committed: None, apply=apply, end=lambda reason: None)
+    worker._link.serving = serving
+    with pytest.raises(KeyboardInterrupt):
+        worker.step()
+    assert worker.said == LOST
 
 
 def test_a_checkpoint_of_a_worker_that_has_raised_does_not_count(
@@ -245,7 +145,7 @@ def test_weights_that_were_copied_in_part_do_not_count(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: {"model": {}, "optimizer": {}})
     with pytest.raises(ConfigError, match='does not fit "model"'):
         worker.open(2, 9, (1,), 1)
     assert worker.said == LOST
@@ -290,7 +190,7 @@ def test_a_source_goes_on_if_another_worker_cannot_copy(
 ) -> None:
     """The state has become one that cannot be sent."""
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "a deque")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "a deque")
     worker.open(2, 1, (0,), 0)
     assert worker.said == m.WorkerState(7, 2, 1)
     assert "a new worker cannot copy the state of this one: a deque" in caplog.text
@@ -325,12 +225,14 @@ def test_only_workers_that_lack_the_state_copy_it(
     done: list[str] = []
     states = {"model": worker.model.state_dict(), "optimizer": worker.state.optimizer.state_dict()}
 
-    def receive(strategy: Any, root: int) -> Any:
+    def receive(strategy: Any, root: int, *, is_follower: bool) -> Any:
+        assert not is_follower
         assert [f"w{rank}" for rank in range(3) if rank in (source, 0)][root] == f"w{source}" or not beside
         done.append("receive")
         return states
 
-    def send(strategy: Any) -> str:
+    def send(strategy: Any, *, to_followers: bool) -> str:
+        assert not to_followers
         done.append("send")
         return ""
 
@@ -350,7 +252,7 @@ def test_a_loss_in_the_engine_of_a_copy_names_the_rank_of_the_epoch(
 ) -> None:
     worker.fence(1)
     worker.engine.is_lost, worker.engine.lost = True, [1]
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "")
     worker.open(2, 1, (0, 1), 0, size=3)
     fault = worker._link.machine._fault
     assert fault is not None

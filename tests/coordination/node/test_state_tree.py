@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast.coordination.node.state_tree import decode_tree, encode_tree
-from softs_fast.errors import ConfigError, WireError
+from softs_fast.errors import ConfigError, PeerLost, WireError
 
 Place = namedtuple("Place", ["x", "y"])
 
@@ -167,3 +167,17 @@ def test_deep_trees_are_refused() -> None:
     deep = b'["list",[' * 200 + b'["v",1]' + b"]]" * 200
     with pytest.raises(WireError, match="nested more than 100 times"):
         decode_tree(deep, lambda tensor: None)
+
+
+def test_tensors_that_the_receiver_has_are_named_and_not_sent() -> None:
+    weight, rate = torch.ones(2), torch.zeros(1)
+    text, sent = encode_tree(
+        {"model": {"weight": weight}, "rate": rate}, lambda place: place == "model.weight"
+    )
+    assert list(sent) == ["rate"]
+    own = torch.full((2,), 3.0)
+    tree = decode_tree(text, lambda one: None, {"model.weight": own})
+    assert tree["model"]["weight"] is own
+    # A worker that followed another one may lack a part of its state: it is lost, and copies the whole.
+    with pytest.raises(PeerLost, match=r'lacks "model\.weight"'):
+        decode_tree(text, lambda one: None)

@@ -36,6 +36,7 @@ from softs_fast.coordination.node import (
     gloo_engine,
     grpc_engine,
     memory_engine,
+    serving,
     training_state,
 )
 from softs_fast.coordination.node.engines import EngineOf
@@ -136,6 +137,18 @@ def die_in_copy(n_tensors: int) -> None:
     training_state._bytes_of = counted
 
 
+def replay_wrongly() -> None:
+    """Have followers of this process apply a bit more than the members."""
+    replay = TrainingState.replay
+
+    def wrong(self: TrainingState, step: Any) -> None:
+        replay(self, step)
+        with torch.no_grad():
+            next(self.model.parameters())[0, 0] += 1
+
+    TrainingState.replay = wrong  # type: ignore[method-assign]
+
+
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train in this process, and report each step."""
     # A bucket for each parameter.
@@ -144,6 +157,10 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     training = Training(options["model_seed"])
     if "dies_in_copy" in options:
         die_in_copy(options["dies_in_copy"])
+    if "free_bytes" in options:
+        serving._FREE_BYTES = options["free_bytes"]
+    if options.get("replays_wrongly"):
+        replay_wrongly()
     fails_at = {options.get("apply_fails_at")}
 
     def apply() -> None:
@@ -192,6 +209,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
                     "rank": node.rank,
                     "size": node.size,
                     "committed": node.committed,
+                    "followers": len(node._machine.table.followers) if node._machine.table else 0,
                 }
             )
             while node.committed < options["n_steps"] and not node.is_leaving:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from softs_fast.coordination.job.messages import Member, Table
+from softs_fast.coordination.job.messages import Follow, Member, Table
 from softs_fast.coordination.server import keys as module
 from softs_fast.coordination.server.keys import Keys, KeysMissing
 from softs_fast.coordination.wire.requests import KeysReply, KeysRequest, Operation
@@ -96,6 +96,36 @@ def test_only_members_have_keys() -> None:
         await do("set", "k", identity="a")
         with pytest.raises(PeerLost, match='"c" is no member of epoch 1'):
             await do("get", "k", identity="c")
+
+    asyncio.run(scenario())
+
+
+def test_workers_of_a_copy_beside_steps_have_keys_until_another_one_begins() -> None:
+    members = (Member(0, 0, "a", 1, ""), Member(1, 2, "c", 1, ""))
+    copy = Table(7, 1, members, 0, "back", (0,), 0)
+
+    async def scenario() -> None:
+        do = Store()
+        do.keys.admit(Follow(copy, 1))
+        await do("set", "follow/1/k", identity="c")
+        await do("set", "k", identity="a")
+        waiting = asyncio.ensure_future(do("get", "follow/1/never", identity="c", deadline_ms=60_000))
+        other = asyncio.ensure_future(do("get", "never", identity="a", deadline_ms=60_000))
+        await asyncio.sleep(0)
+        do.keys.admit(Follow(copy, 1))
+        assert (await do("check", "follow/1/k")).found, "it was told again"
+        do.keys.admit(Follow(copy, 2))
+        with pytest.raises(PeerLost, match="another copy has begun"):
+            await waiting
+        for key in ("follow/1/k", "follow/3/k", "follow/"):
+            with pytest.raises(PeerLost, match="another copy has begun"):
+                await do("set", key)
+        assert not (await do("check", "follow/2/k")).found
+        assert (await do("check", "k")).found
+        assert not other.done()
+        do.keys.close()
+        with pytest.raises(PeerLost, match="epoch 1 is over"):
+            await other
 
     asyncio.run(scenario())
 

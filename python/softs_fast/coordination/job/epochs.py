@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from . import following
 from .events import Agreed, Booted, Completed, Ended, Persist
 from .forming import SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
@@ -84,10 +85,10 @@ def advance(state: State) -> list[Worker]:
     if state.phase != "open" or state.options.n_seats > state.seats.n_seats:
         state.seats.resize(state.options.n_seats)
     _promote_spares(state)
+    if state.phase != "open":
+        _form(state)
     if state.phase == "open":
         _grow(state)
-    else:
-        _form(state)
     return stalled
 
 
@@ -105,6 +106,7 @@ def deadlines(state: State) -> Iterator[float]:
             yield _planned_until(state)
         if state.joined_since_s is not None:
             yield state.joined_since_s + options.join_s
+            yield following.ends_at(state)
     elif state.phase == "fenced":
         yield state.since_s + options.form_timeout_s
         yield state.since_s + options.rejoin_timeout_s
@@ -161,16 +163,17 @@ def _end_planned(state: State) -> None:
 def _planned_until(state: State) -> float:
     """Return until when members may end their last step.
 
-    For a blink after the first of them has ended it; and as long as it takes to learn of the end of a step that is over
-    for a member that will begin none.
+    For a blink after the first of them has ended it, unless one of them copies its gradients first, which takes longer
+    for large ones; and as long as it takes to learn of the end of a step that is over for a member that will begin none.
     """
     ends = [worker.ready_since_s for worker in state.connected_members() if worker.ready is not None]
     rests = [
         worker.resting_since_s for worker in state.connected_members() if worker.resting_since_s is not None
     ]
+    is_copied = state.following is not None and not state.following.has_failed
     return min(
         state.fence_since_s + state.options.form_timeout_s,
-        min(ends, default=math.inf) + state.options.blink_s,
+        math.inf if is_copied else min(ends, default=math.inf) + state.options.blink_s,
         min(rests, default=math.inf) + state.options.settle_s,
     )
 
@@ -204,7 +207,7 @@ def _promote_spares(state: State) -> None:
 def _grow(state: State) -> None:
     """End the epoch after this step if more workers could be members."""
     if all(worker.ready is None for worker in state.seats.by_number.values()):
-        state.joined_since_s = None
+        state.joined_since_s = state.following = None
         return
     members = set(state.members)
     ready = {
@@ -214,14 +217,26 @@ def _grow(state: State) -> None:
         and not worker.is_leaving
         and not state.cooldown.left_s(state.now_s, worker.number)
     }
-    more = len(choose(state.options, members | ready, members))
-    if state.fence is not None or more <= len(members):
+    if state.fence is not None:
         state.joined_since_s = None
+        return
+    chosen = set(choose(state.options, members | ready, members))
+    if len(chosen) <= len(members):
+        state.joined_since_s = state.following = None
         return
     if state.joined_since_s is None:
         state.joined_since_s = state.now_s
-    if more == state.options.n_seats or state.now_s >= state.joined_since_s + state.options.join_s:
-        plan_end(state, "joined", None, f"{more - len(members)} more workers are ready")
+    is_due = len(chosen) == state.options.n_seats or (
+        state.now_s >= state.joined_since_s + state.options.join_s
+    )
+    if not is_due:
+        return
+    text = f"{len(chosen) - len(members)} more workers are ready"
+    if following.may_admit(state, chosen - members):
+        plan_end(state, "joined", None, text)
+    elif state.now_s >= following.ends_at(state):
+        following.give_up_incomplete(state)
+        plan_end(state, "joined", None, text)
 
 
 def _form(state: State) -> None:
@@ -256,20 +271,30 @@ def _result(state: State) -> tuple[int, ...] | Waiting:
     is_over = since_s is not None and state.now_s >= since_s + state.options.form_timeout_s
     is_held = since_s is None or state.now_s < since_s + state.options.rejoin_timeout_s
     was_unused = _was_unused(state)
+    present = {worker.number for worker in following.followers(state)}
+    awaited = following.awaited(state, present)
     views = [
-        _view(state, worker, is_held=is_held, was_unused=was_unused)
+        _view(state, worker, is_held=is_held, was_unused=was_unused, is_awaited=worker.seat in awaited)
         for worker in state.seats
         if not worker.is_leaving
     ]
-    return form(state.options, _without_cooling(state, views), is_first=is_first, is_over=is_over)
+    return form(state.options, _without_waiting(state, views, present), is_first=is_first, is_over=is_over)
 
 
-def _without_cooling(state: State, views: list[SeatView]) -> list[SeatView]:
-    """Leave out seats that cool down, unless there are too few without them; never a worker that may have the weights."""
+def _without_waiting(state: State, views: list[SeatView], present: set[int]) -> list[SeatView]:
+    """Leave out seats that cool down, or have come late, unless there are too few without them.
+
+    Never a worker that may have the weights.
+    """
     others = [
         view
         for view in views
-        if view.is_survivor or view.is_holder or not state.cooldown.left_s(state.now_s, view.seat)
+        if view.is_survivor
+        or view.is_holder
+        or not (
+            state.cooldown.left_s(state.now_s, view.seat)
+            or following.is_late(state, state.seats.by_number[view.seat], present)
+        )
     ]
     ready = {view.seat for view in others if view.is_ready}
     survivors = {view.seat for view in others if view.is_survivor}
@@ -281,13 +306,9 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     checkpoint = state.checkpoints.last or Completed(0, 0, "")
     states = {rank: worker.ready for rank, worker in enumerate(workers) if worker.ready is not None}
     way = resume(states, state.epoch_id, checkpoint.step, state.boots)
-    for rank, ready in states.items():
-        if ready.epoch and ready.boot not in state.boots and rank not in way.survivors:
-            state.log(
-                f"{workers[rank].name} comes from another training, with {ready.committed} steps of its epoch "
-                f"{ready.epoch}; it takes over the weights of this one",
-                is_warning=True,
-            )
+    for rank in states:
+        if rank not in way.survivors:
+            state.warn_if_foreign(workers[rank])
     for boot in state.adopt(states[rank].boot for rank in way.survivors if states[rank].epoch):
         state.outputs.append(Persist(Booted(state.options.name, boot)))
     members = tuple(
@@ -303,6 +324,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
         way.survivors,
         way.source,
         checkpoint.path,
+        following.ranks_of_followers(state, workers, way),
     )
     if state.table is not None:
         state.table_s = state.now_s - state.since_s
@@ -344,7 +366,7 @@ def _said(table: Table, states: Mapping[int, WorkerState]) -> str:
         return f"all load checkpoint {table.checkpoint}"
     if not any(states[rank].epoch for rank in table.survivors):
         return f"a start, with the weights of rank {table.source_rank}"
-    said = f"{len(table.survivors)} have its weights"
+    said = f"{len(table.survivors) + len(table.followers)} have its weights"
     if table.roll == "forward":
         return f"{said}, once they have applied what all had reduced"
     if any(states[rank].in_doubt and states[rank].reach > table.resume_step for rank in table.survivors):
@@ -352,17 +374,18 @@ def _said(table: Table, states: Mapping[int, WorkerState]) -> str:
     return said
 
 
-def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> SeatView:
+def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool, is_awaited: bool) -> SeatView:
     ready = worker.ready
     is_kept = not worker.is_missing(state.now_s, state.options.kept_s)
     was_in = worker.was_member if state.table is None else state.is_member(worker)
     is_survivor = ready is not None and _has_weights(state, ready, was_unused=was_unused)
+    is_ready = ready is not None and not is_awaited
     return SeatView(
         worker.number,
-        f"{worker.name}, which is {'away' if worker.conn is None else 'not ready' if ready is None else 'ready'}",
-        ready is not None,
+        f"{worker.name}, which is {'away' if worker.conn is None else 'ready' if is_ready else 'not ready'}",
+        is_ready,
         is_survivor,
-        worker.number in state.members and is_kept,
+        is_kept and (worker.number in state.members or is_awaited),
         is_held and is_kept and was_in and (ready is None or is_survivor),
     )
 

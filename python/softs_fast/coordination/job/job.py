@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...errors import ConfigError
-from . import epochs
+from . import epochs, following
 from .admission import Contested
 from .events import (
     Agreed,
@@ -33,6 +33,7 @@ from .messages import (
     CheckpointEnd,
     Fault,
     Fence,
+    Followed,
     FromWorker,
     Hello,
     Leave,
@@ -40,6 +41,7 @@ from .messages import (
     Refused,
     Step,
     Table,
+    Unfollowed,
     Welcome,
 )
 from .options import MAX_TEXT, JobOptions
@@ -160,6 +162,8 @@ class Job:
             self._ready(worker, message)
         elif isinstance(message, Leave):
             self._leave(worker, message)
+        elif isinstance(message, Followed | Unfollowed):
+            following.note(self._state, worker, message)
         elif message.epoch == self._state.epoch and self._state.is_member(worker):
             if self._state.phase == "open":
                 self._member_says(worker, message)
@@ -245,6 +249,7 @@ class Job:
                 state.tell(worker, state.table)
             if state.fence is not None:
                 state.tell(worker, state.fence)
+        following.tell_again(state, worker)
 
     def _admit_newcomers(self) -> None:
         """Admit processes for which a connection has ended; refuse those for which it has lasted."""
@@ -316,6 +321,7 @@ class Job:
         worker = self._state.seats.by_conn.get(conn)
         if worker is None:
             return
+        following.note_lost(self._state, worker)
         self._state.seats.disconnect(worker)
         worker.away_since_s = self._state.now_s
         worker.back_until_s = self._state.now_s + self._state.options.blink_s

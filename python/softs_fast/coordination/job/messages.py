@@ -113,6 +113,7 @@ class Hello(Record):
         engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
         engine_epoch: Number of that epoch.
         contract: What the worker trains; the coordinator refuses a worker that trains something else than its job.
+        can_follow: Whether the worker can copy a state, and serve its own, while the members of an epoch make steps.
     """
 
     job: Text
@@ -125,6 +126,7 @@ class Hello(Record):
     engine_boot: Tag64 = 0
     engine_epoch: Count = 0
     contract: Contract = ()
+    can_follow: bool = False
 
 
 class Ready(Record):
@@ -237,7 +239,48 @@ class CheckpointDamaged(Checkpoint):
     """Was to load the checkpoint of a table, and has found files of it missing, cut or altered."""
 
 
-FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd | CheckpointDamaged
+class Followed(Record):
+    """Has the state of an open epoch, of which it is no member.
+
+    Attributes:
+        epoch: Number of the epoch.
+        number: Number of the copy, as in Follow.
+        step: Last step that it has applied.
+        backlog: Later steps that the source had committed when it had sent this one.
+    """
+
+    epoch: Count
+    number: Count
+    step: Count
+    backlog: Count
+
+
+class Unfollowed(Record):
+    """A copy beside the steps has failed, by the account of its source or of a follower.
+
+    Attributes:
+        epoch: Number of the epoch.
+        number: Number of the copy, as in Follow.
+        text: Type and text of the exception.
+    """
+
+    epoch: Count
+    number: Count
+    text: Reason
+
+
+FromWorker = (
+    Hello
+    | Ready
+    | Step
+    | Fault
+    | Leave
+    | CheckpointBegin
+    | CheckpointEnd
+    | CheckpointDamaged
+    | Followed
+    | Unfollowed
+)
 
 # --- To a worker ---
 
@@ -276,6 +319,9 @@ class Table(Record):
         survivors: Ranks that were in the epoch before, and hold its state.
         source_rank: Rank from which all but the survivors copy; None: all load `checkpoint`.
         checkpoint: Path of the last complete checkpoint; empty without one.
+        followers: Ranks that have applied `resume_step` without being members; all that lack the state, or none. They
+            copy only what steps do not change by gradients alone, and are compared with the source before the first
+            step is committed.
     """
 
     boot: Tag64
@@ -286,6 +332,7 @@ class Table(Record):
     survivors: Ranks
     source_rank: U32 | None
     checkpoint: Text = ""
+    followers: Ranks = ()
 
     def __post_init__(self) -> None:
         n = len(self.members)
@@ -294,7 +341,7 @@ class Table(Record):
             n > 0
             and ranks == list(range(n))
             and all(low < high for low, high in zip([-1, *seats], [*seats, MAX_SEATS], strict=True))
-            and all(rank < n for rank in self.survivors)
+            and all(rank < n for rank in (*self.survivors, *self.followers))
             and (self.source_rank is None or self.source_rank < n)
         )
         if not fits:
@@ -344,4 +391,25 @@ class Alarm(Record):
     text: Reason
 
 
-ToWorker = Welcome | Table | Fence | Refused | Alarm
+#: Text in front of the keys of all copies.
+FOLLOW_KEYS = "follow/"
+
+
+class Follow(Record):
+    """Workers copy the state of a member while its epoch is open: a snapshot, then the gradients of each step.
+
+    Attributes:
+        table: The source and its followers, in the order of their ranks in an engine of their own; of the open epoch.
+        number: Number of the copy, which no other coordinator of the job has used; a later copy replaces those before.
+    """
+
+    table: Table
+    number: Count
+
+    @property
+    def key_prefix(self) -> str:
+        """The text in front of the keys by which these workers find each other."""
+        return f"{FOLLOW_KEYS}{self.number}/"
+
+
+ToWorker = Welcome | Table | Fence | Refused | Alarm | Follow

@@ -15,6 +15,8 @@ from .messages import (
     CheckpointEnd,
     Fault,
     Fence,
+    Follow,
+    Followed,
     FromWorker,
     Hello,
     Leave,
@@ -24,6 +26,7 @@ from .messages import (
     Step,
     Table,
     ToWorker,
+    Unfollowed,
     Welcome,
     WorkerState,
 )
@@ -56,6 +59,18 @@ class Build:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """Take part in a copy beside steps, in an engine beside that of the epoch; call `unfollowed` if it fails.
+
+    The source sends its state, and each step after it, until its epoch ends. A follower applies them, and calls `followed`
+    after each; it ends at once if it is to build an engine. Both end when they are to take part in another copy.
+    """
+
+    follow: Follow
+    rank: int
+
+
+@dataclass(frozen=True)
 class EndEngine:
     """End all calls of the engine, drop it, then call `ended`."""
 
@@ -76,7 +91,7 @@ class GiveUp:
     refused: Refused
 
 
-Action = Say | Build | EndEngine | Warn | GiveUp
+Action = Say | Build | Copy | EndEngine | Warn | GiveUp
 
 #: away: not welcome yet; idle: waits for a table; building: prepares for the steps of an epoch; member; ending: its
 #: epoch is over, and its engine has calls yet; over: refused.
@@ -87,6 +102,14 @@ Phase = Literal["away", "idle", "building", "member", "ending", "over"]
 _ORDERLY = ("joined", "left", "drained", "resized", "ended")
 # Epochs that a worker remembers to have been in.
 _MOST_ENDED = 1024
+
+
+def state_after(table: Table, rank: int) -> WorkerState:
+    """Return what a member has once it has done what a table says.
+
+    The weights of a follower count only when they were compared with those of the source.
+    """
+    return WorkerState(table.boot, 0 if rank in table.followers else table.epoch, table.resume_step)
 
 
 class Participant:
@@ -117,6 +140,11 @@ class Participant:
         self.seat: int | None = None
         # Of the epoch, once it is to end after this step.
         self._planned: Fence | None = None
+        # The last copy beside steps in which this worker takes part.
+        self._follow: Follow | None = None
+        # As a follower, the last step that it has applied; and that the copy has failed; as they were said.
+        self._followed: Followed | None = None
+        self._unfollowed: Unfollowed | None = None
         self._heard = (0, 0)
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
@@ -134,6 +162,11 @@ class Participant:
     def awaits_fence(self) -> bool:
         """Whether its epoch has failed, and the coordinator, which is connected, has not yet said how it ended."""
         return self._is_connected and self.phase in ("ending", "idle") and self.over is None
+
+    @property
+    def followed_step(self) -> int | None:
+        """The last step that it has applied as a follower; None without one."""
+        return None if self._followed is None else self._followed.step
 
     @property
     def is_resting(self) -> bool:
@@ -169,6 +202,8 @@ class Participant:
                 return self._fenced(message)
             case Alarm():
                 return [Warn(message.text)]
+            case Follow():
+                return self._begin_copy(message)
             case Refused():
                 return self._refused(message)
 
@@ -182,7 +217,9 @@ class Participant:
         """The engine of the table is there, and the weights are of its `resume_step`."""
         if self.phase == "building" and self.table is not None:
             self.phase = "member"
-            self.state = WorkerState(self.table.boot, self.table.epoch, self.table.resume_step)
+            assert self.rank is not None
+            self.state = state_after(self.table, self.rank)
+            self._followed = None
 
     def ended(self) -> list[Action]:
         """The engine is gone, and none of its calls is pending."""
@@ -190,6 +227,9 @@ class Participant:
             self._ended.append((self.table.boot, self.table.epoch))
         self.phase = "idle" if self.phase != "over" else "over"
         self._planned, self._is_stepping = None, False
+        if self.state.is_lost:
+            # Its steps count no more than its weights.
+            self.state = WorkerState(self.state.boot)
         return self._ready_if_idle()
 
     def fail(self, text: str, accused_rank: int | None = None) -> list[Action]:
@@ -231,6 +271,11 @@ class Participant:
             return []
         return self._say(Step(self.table.epoch, self.state.committed + 1, report))
 
+    def verified(self) -> None:
+        """The weights of all followers are those of the source."""
+        if self.phase == "member" and self.table is not None:
+            self.state = replace(self.state, epoch=self.table.epoch)
+
     def reduced(self) -> None:
         """The gradients of the step are reduced; whether all members have them is not known."""
         if self.phase == "member":
@@ -268,7 +313,8 @@ class Participant:
 
     def end_checkpoint(self, epoch: int, step: int, path: str) -> list[Action]:
         """It has written its part of a checkpoint that it began in an epoch, durably."""
-        return self._say(CheckpointEnd(epoch, step, path))
+        # Weights of a follower that were not compared are no part of a checkpoint.
+        return [] if self.state.is_lost else self._say(CheckpointEnd(epoch, step, path))
 
     def damaged(self) -> list[Action]:
         """The checkpoint of the table is damaged: the epoch ends, and the next one has another checkpoint."""
@@ -277,24 +323,76 @@ class Participant:
             return []
         return self._say(CheckpointDamaged(table.epoch, table.resume_step, table.checkpoint))
 
+    # --- Copies beside steps ---
+
+    def overwriting(self) -> list[Action]:
+        """As a follower, this worker is about to overwrite its weights; until then others may go on with them."""
+        assert self._follow is not None
+        self.state = WorkerState(self._follow.table.boot)
+        return self._ready_if_idle()
+
+    def followed(self, number: int, step: int, backlog: int) -> list[Action]:
+        """As a follower, this worker has the weights of a step.
+
+        Args:
+            number: Number of the copy.
+            step: Step of its weights.
+            backlog: Later steps that the source had committed when it had sent this one.
+        """
+        follow = self._follow
+        if self.phase != "idle" or follow is None or follow.number != number or self._unfollowed is not None:
+            return []
+        self._followed = Followed(follow.table.epoch, number, step, backlog)
+        return self._say(self._followed)
+
+    def unfollowed(self, number: int, text: str) -> list[Action]:
+        """A copy beside steps has failed.
+
+        Args:
+            number: Number of the copy.
+            text: Type and text of the exception; cut after 4,096 characters.
+        """
+        follow = self._follow
+        if follow is None or follow.number != number or self._unfollowed is not None:
+            return []
+        self._unfollowed = Unfollowed(follow.table.epoch, number, text[:MAX_TEXT])
+        return self._say(self._unfollowed)
+
+    def _begin_copy(self, follow: Follow) -> list[Action]:
+        table, rank = follow.table, self._rank_in(follow.table)
+        if rank is None:
+            return []
+        if follow == self._follow:
+            # The connection is new, and what was said last may not have arrived.
+            said = self._unfollowed or self._followed
+            return [] if said is None else self._say(said)
+        if rank == table.source_rank:
+            is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
+                table.boot,
+                table.epoch,
+            )
+            if self.phase not in ("building", "member") or not is_of_table:
+                return []
+        elif self.phase != "idle":
+            return []
+        self._follow, self._followed, self._unfollowed = follow, None, None
+        return [Copy(follow, rank)]
+
     # --- Small things ---
+
+    def _rank_in(self, table: Table) -> int | None:
+        own = (self._hello.worker_id, self._hello.incarnation)
+        return next((one.rank for one in table.members if (one.worker_id, one.incarnation) == own), None)
 
     def _take(self, table: Table) -> list[Action]:
         self._heard = (table.boot, table.epoch)
-        rank = next(
-            (
-                member.rank
-                for member in table.members
-                if (member.worker_id, member.incarnation) == (self._hello.worker_id, self._hello.incarnation)
-            ),
-            None,
-        )
+        rank = self._rank_in(table)
         if self.phase != "idle" or rank is None:
             return []
         if self._heard in self._ended:
             # It was sent twice, or by a coordinator that begins with an old state.
             return self._ready_if_idle()
-        self.table, self.phase, self._planned = table, "building", None
+        self.table, self.phase, self._planned, self._follow = table, "building", None, None
         self.rank, self.over, self._fault = rank, None, None
         return [Build(table, rank, self._duty(table, rank))]
 

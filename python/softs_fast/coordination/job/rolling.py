@@ -80,10 +80,11 @@ def resume(
 
 def _begin(states: Mapping[int, WorkerState], checkpoint_step: int) -> Resume:
     """Return how workers begin of which none was in an epoch that counts."""
-    newest = max(state.committed for state in states.values())
+    able = [rank for rank in sorted(states) if not states[rank].is_lost] or sorted(states)
+    newest = max(states[rank].committed for rank in able)
     if checkpoint_step > newest:
         return Resume(checkpoint_step, "back", (), None)
-    survivors = tuple(rank for rank in sorted(states) if states[rank].committed == newest)
+    survivors = tuple(rank for rank in able if states[rank].committed == newest)
     return Resume(newest, "back", survivors[:1], survivors[0])
 
 
@@ -107,4 +108,5 @@ def part_of(table: Table, ranks: Sequence[int]) -> Table:
         members=tuple(replace(table.members[rank], rank=number) for number, rank in enumerate(ranks)),
         survivors=tuple(number for number, rank in enumerate(ranks) if rank in table.survivors),
         source_rank=None if table.source_rank is None else ranks.index(table.source_rank),
+        followers=(),
     )

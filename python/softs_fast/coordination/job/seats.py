@@ -27,6 +27,7 @@ class Worker:
         resting_since_s: Time since which it leaves and is in no step; None if it may be in one.
         was_member: Whether it came with the state of an epoch.
         contract: What it trains; None if it has not said so to this coordinator.
+        can_follow: Whether it can copy a state, and serve its own, while the members of an epoch make steps.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Worker:
     resting_since_s: float | None = None
     was_member: bool = False
     contract: Contract | None = None
+    can_follow: bool = False
 
     @property
     def number(self) -> int:
@@ -126,6 +128,7 @@ class Seats:
         worker.ready = worker.told = None
         worker.was_member = hello.last.epoch > 0
         worker.contract = hello.contract
+        worker.can_follow = hello.can_follow
         self.by_conn[conn] = worker
 
     def disconnect(self, worker: Worker) -> None:

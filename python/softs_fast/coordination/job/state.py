@@ -11,7 +11,7 @@ from .admission import Gate
 from .checkpoints import Checkpoints
 from .cooldown import Cooldown
 from .events import Close, Log, Output, Send
-from .messages import Cause, Fence, Hello, Member, Refused, Table, ToWorker
+from .messages import Cause, Fence, Follow, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
 from .progress import Progress
 from .rates import Rates
@@ -42,6 +42,27 @@ class Newcomer:
 
 
 @dataclass
+class Following:
+    """A copy of the state of the open epoch to workers that wait for it to end.
+
+    Attributes:
+        follow: Source and followers, as they were told.
+        since_s: Time at which they were told.
+        steps: Last step that a follower has applied, by seat; without one that has not received the state yet.
+        complete_s: Time at which the last follower had received the state; None before.
+        close: Seats of followers that were one step behind the members at most.
+        has_failed: Whether it has failed: the followers copy when the epoch has ended.
+    """
+
+    follow: Follow
+    since_s: float
+    steps: dict[int, int] = field(default_factory=dict)
+    complete_s: float | None = None
+    close: set[int] = field(default_factory=set)
+    has_failed: bool = False
+
+
+@dataclass
 class State:
     """Of a job.
 
@@ -60,6 +81,8 @@ class State:
         fence_since_s: Time at which the fence was planned.
         enough_since_s: Time since which there are enough workers for the first epoch.
         joined_since_s: Time since which there are more workers than the open epoch has members.
+        following: Copy of the state to workers that are to be admitted; None without one.
+        n_follows: Number of such copies so far.
         boots: Boots of this training: those under which its epochs were opened, the latest last.
         newcomers: Processes that wait for the end of a connection, by the number of their own connection.
     """
@@ -78,6 +101,8 @@ class State:
     fence_since_s: float = 0.0
     enough_since_s: float | None = None
     joined_since_s: float | None = None
+    following: Following | None = None
+    n_follows: int = 0
     boots: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_BOOTS))
     newcomers: dict[int, Newcomer] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
@@ -120,6 +145,16 @@ class State:
             return worker.name
         return f"rank {member.rank}, {worker.name}"
 
+    def warn_if_foreign(self, worker: Worker) -> None:
+        """Tell people of a worker that comes from another training, and is given the weights of this one."""
+        ready = worker.ready
+        if ready is not None and ready.epoch and ready.boot not in self.boots:
+            self.log(
+                f"{worker.name} comes from another training, with {ready.committed} steps of its epoch {ready.epoch}; it "
+                "takes over the weights of this one",
+                is_warning=True,
+            )
+
     def adopt(self, boots: Iterable[int]) -> list[int]:
         """Count epochs of boots to this training; return those that did not count before."""
         new = [boot for boot in dict.fromkeys(boots) if boot not in self.boots]
@@ -136,7 +171,7 @@ class State:
         self.members = {member.seat: member for member in table.members}
         self.left = set()
         self.fence = None
-        self.enough_since_s = self.joined_since_s = None
+        self.enough_since_s = self.joined_since_s = self.following = None
         self.progress = Progress()
         self.rates.begin()
         self.phase, self.reason, self.since_s = "open", "", self.now_s

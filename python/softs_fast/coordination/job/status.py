@@ -7,6 +7,7 @@ from typing import Annotated
 from ...records import U32, Amount, Count, Record, Tag64, most
 from .epochs import why_waiting
 from .events import Completed
+from .following import followers
 from .messages import Address, Cause, Fence, Reason, Saved, Text, WorkerId
 from .options import MAX_SEATS
 from .seats import Worker
@@ -142,6 +143,10 @@ def _doing(state: State, worker: Worker, now_s: float) -> str:
         return "leaving"
     if worker.seat is None:
         return "spare"
+    if worker in followers(state):
+        assert state.following is not None
+        step = state.following.steps.get(worker.number)
+        return "copies the state" if step is None else f"follows, at step {step}"
     if worker.ready is not None:
         left_s = state.cooldown.left_s(now_s, worker.number)
         cooling = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,20 @@ _CALL_S = 1800.0
 _SCHEDULE = Schedule(1 << 16, 1 << 18)
 # Ranks of a group in shared memory, at most.
 _MOST_IN_MEMORY = 64
+
+
+def one_at_a_time(engine: EngineOf) -> EngineOf:
+    """Return a function that makes engines as another one does, each when the one before is there or has failed.
+
+    Two threads that make engines of gloo at once would take each other's sockets for their own.
+    """
+    making = threading.Lock()
+
+    def make(table: Table, rank: int, store: SessionStore) -> Strategy:
+        with making:
+            return engine(table, rank, store)
+
+    return make
 
 
 def gloo_engine(table: Table, rank: int, store: SessionStore) -> Strategy:

@@ -11,13 +11,13 @@ import json
 import math
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...errors import ConfigError, WireError
+from ...errors import ConfigError, PeerLost, WireError
 from ...tensors import local_tensor
 
 #: Size of the JSON of a state, at most.
@@ -57,16 +57,19 @@ _POSSIBLE = (
 )
 
 
-def encode_tree(tree: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
+def encode_tree(
+    tree: Any, is_kept: Callable[[str], bool] = lambda _: False
+) -> tuple[bytes, dict[str, torch.Tensor]]:
     """Return the JSON of a tree, and its tensors in their order, by their places in the tree.
 
     Args:
         tree: Containers of Python, of any depth up to 100, with numbers, texts, bytes, tensors and numpy's arrays.
+        is_kept: Whether the receiver has the tensor of a place already: the JSON has that place, and the tensor is left out.
 
     Raises:
         ConfigError: The tree has something else; the text says where.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(is_kept)
     node = encoder.node(tree, "", 0)
     try:
         text = json.dumps(node, separators=(",", ":")).encode()
@@ -77,18 +80,22 @@ def encode_tree(tree: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
     return text, encoder.tensors
 
 
-def decode_tree(text: bytes, receive: Callable[[torch.Tensor], None]) -> Any:
+def decode_tree(
+    text: bytes, receive: Callable[[torch.Tensor], None], kept: Mapping[str, torch.Tensor] | None = None
+) -> Any:
     """Return the tree of a JSON.
 
     Args:
         text: As `encode_tree` makes it; may be anything.
         receive: Fills a new tensor of host memory; called for each one in their order.
+        kept: Tensors that the receiver has already, by their places in the tree.
 
     Raises:
         WireError: The JSON is malformed.
+        PeerLost: The JSON names a place of which the receiver has no tensor.
     """
     try:
-        return _Decoder(receive).value(json.loads(text), 0)
+        return _Decoder(receive, kept or {}).value(json.loads(text), 0)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise WireError(f"the state of the source is malformed: {error}") from error
 
@@ -96,7 +103,8 @@ def decode_tree(text: bytes, receive: Callable[[torch.Tensor], None]) -> Any:
 class _Encoder:
     """Makes nodes of values, and collects the tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_kept: Callable[[str], bool]) -> None:
+        self._is_kept = is_kept
         self.tensors: dict[str, torch.Tensor] = {}
 
     def _keep(self, path: str, tensor: torch.Tensor) -> None:
@@ -165,6 +173,8 @@ class _Encoder:
             raise ConfigError(
                 f'state "{path}" is a part of a DTensor; a worker copies whole states only: use Membership'
             )
+        if self._is_kept(path):
+            return ["kept", path]
         self._keep(path, value)
         return ["t", _name_of(value.dtype), list(value.shape)]
 
@@ -186,8 +196,9 @@ class _Encoder:
 class _Decoder:
     """Makes values of nodes, which may be anything."""
 
-    def __init__(self, receive: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, receive: Callable[[torch.Tensor], None], kept: Mapping[str, torch.Tensor]) -> None:
         self._receive = receive
+        self._kept = kept
 
     def value(self, node: Any, depth: int) -> Any:
         """Return the value of a node."""
@@ -202,6 +213,12 @@ class _Decoder:
                 return complex(float.fromhex(real), float.fromhex(imag))
             case ["t", str(dtype), list(shape)]:
                 return self._tensor(dtype, shape)
+            case ["kept", str(path)]:
+                if path not in self._kept:
+                    raise PeerLost(
+                        f'this worker lacks "{path}", which it was to have by the steps that it has applied'
+                    )
+                return self._kept[path]
             case ["dtype", str(name)]:
                 return _DTYPES[name]
             case [("bytes" | "bytearray") as kind, int(length)]:

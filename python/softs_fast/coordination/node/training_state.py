@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -182,16 +184,20 @@ class TrainingState:
         """
         self._encoded()
 
-    def send(self, strategy: Strategy) -> str:
+    def send(self, strategy: Strategy, *, to_followers: bool = False) -> str:
         """Send the state to all ranks that `receive`; return why it cannot be sent, or an empty text.
+
+        Args:
+            strategy: Strategy of this rank and of those that receive.
+            to_followers: Whether these have replayed all steps, and need only what `replay` does not bring.
 
         Raises:
             PeerLost: A rank was lost.
         """
-        source, refusal = strategy.rank, ""
+        refusal = ""
         tensors: dict[str, torch.Tensor] = {}
         try:
-            text, tensors = self._encoded()
+            text, tensors = self._encoded(self._is_replayed() if to_followers else None)
         except (
             BaseException
         ) as error:  # of the user's state_dict, too: the state that is trained here is valid
@@ -199,39 +205,23 @@ class TrainingState:
                 raise
             refusal = text_of_error(error)
             text = refusal.encode()[:_MAX_REFUSAL_BYTES]
-        # A refusal is announced by a negative length.
-        strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)], device="cpu"), source)
-        strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
-        for tensor in tensors.values():
-            if tensor.numel():
-                strategy.broadcast_tensor(_bytes_of(tensor), source)
+        send_tree(strategy, text, tensors, is_refusal=bool(refusal))
         return refusal
 
-    def receive(self, strategy: Strategy, source: int) -> Any:
+    def receive(self, strategy: Strategy, source: int, *, is_follower: bool = False) -> Any:
         """Return the states of a rank that calls `send`, for `load`; nothing has changed yet.
+
+        Args:
+            strategy: Strategy of this rank, the source, and others that receive.
+            source: Rank of the source.
+            is_follower: Whether this rank has replayed all steps: it keeps the tensors that the source leaves out.
 
         Raises:
             PeerLost: A rank was lost.
             WireError: The source's state is malformed.
             ConfigError: The source cannot send its state; the text says why.
         """
-        length = torch.zeros(1, dtype=torch.int64, device="cpu")
-        strategy.broadcast_tensor(length, source)
-        n_bytes = abs(int(length))
-        if not 0 < n_bytes <= MAX_TREE_BYTES:
-            raise WireError(f"the source announces a state of {n_bytes} bytes; at most {MAX_TREE_BYTES}")
-        tree = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
-        strategy.broadcast_tensor(tree, source)
-        text = tree.numpy().tobytes()
-        if int(length) < 0:
-            said = text[:_MAX_REFUSAL_BYTES].decode(errors="replace")
-            raise ConfigError(f"rank {source} cannot send its state: {said}")
-
-        def receive(tensor: torch.Tensor) -> None:
-            if tensor.numel():
-                strategy.broadcast_tensor(_bytes_of(tensor), source)
-
-        return decode_tree(text, receive)
+        return receive_tree(strategy, source, self.tensors() if is_follower else None)
 
     def load(self, states: Any) -> None:
         """Go on with received states.
@@ -277,8 +267,94 @@ class TrainingState:
         """
         self.load(decode_tree(text, receive))
 
-    def _encoded(self) -> tuple[bytes, dict[str, torch.Tensor]]:
-        return encode_tree({name: part.state_dict() for name, part in self._parts.items()})
+    # --- Steps of others ---
+
+    def reduced(self, before: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """Return what `replay` applies, before this worker applies it: JSON, and copies of the gradients in host memory.
+
+        The body of a step may have set what optimizers do with them, such as a rate, so that is a part of it.
+
+        Args:
+            before: Tensors of an earlier step, which are not needed any more, as for `snapshot`.
+        """
+        groups = {
+            name: part.state_dict()["param_groups"]
+            for name, part in self._parts.items()
+            if isinstance(part, Optimizer)
+        }
+        names: dict[str, list[str]] = {}
+        gradients: dict[str, torch.Tensor] = {}
+        for dtype, named in self._gradients().items():
+            # One tensor: to send many small ones would take longer than a step.
+            gradients[dtype] = _joined(named.values(), before.get(f"gradients.{dtype}"))
+            names[dtype] = list(named)
+        text, tensors = encode_tree({"groups": groups, "names": names, "gradients": gradients})
+        copied = {id(one) for one in gradients.values()}
+        return text, {
+            place: one if id(one) in copied else _copied(one, before.get(place))
+            for place, one in tensors.items()
+        }
+
+    def replay(self, step: Any) -> None:
+        """Apply a step that other workers have reduced.
+
+        Args:
+            step: Decoded tree of `reduced`.
+
+        Raises:
+            ConfigError: The step has the gradient of a parameter that is not trained here.
+            Exception: The step does not fit this state, or cannot be applied; the weights are undefined then.
+        """
+        trained = self._trained()
+        others = [name for names in step["names"].values() for name in names if name not in trained]
+        if others:
+            raise ConfigError(
+                f"the source trains parameters that this worker does not: {', '.join(others[:8])}; has a step changed "
+                "their requires_grad?"
+            )
+        gradients: dict[str, torch.Tensor] = {}
+        for dtype, names in step["names"].items():
+            sizes = [trained[name].numel() for name in names]
+            gradients.update(zip(names, step["gradients"][dtype].split(sizes), strict=True))
+        for name, groups in step["groups"].items():
+            optimizer = self._parts[name]
+            load_optimizer(optimizer, {"state": optimizer.state_dict()["state"], "param_groups": groups})  # type: ignore[arg-type]
+        for name, parameter in trained.items():
+            gradient = gradients.get(name)
+            if gradient is not None:
+                # In the layout of the parameter, as autograd makes it: sums over it have an order.
+                gradient = torch.empty_like(parameter, requires_grad=False).copy_(
+                    gradient.view(parameter.shape)
+                )
+            parameter.grad = gradient
+        self.apply()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of the state, in use, by their places."""
+        return self._encoded()[1]
+
+    def replayed(self) -> dict[str, torch.Tensor]:
+        """Return those of `tensors` that replaying steps changes."""
+        is_replayed = self._is_replayed()
+        return {place: one for place, one in self.tensors().items() if is_replayed(place)}
+
+    def _is_replayed(self) -> Callable[[str], bool]:
+        """Return what tells by its place whether only `apply` changes a tensor: weights, and states of optimizers."""
+        weights = {f"model.{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        states = tuple(f"{name}.state." for name, part in self._parts.items() if isinstance(part, Optimizer))
+        return lambda place: place in weights or place.startswith(states)
+
+    def _encoded(self, is_kept: Callable[[str], bool] | None = None) -> tuple[bytes, dict[str, torch.Tensor]]:
+        states = {name: part.state_dict() for name, part in self._parts.items()}
+        return encode_tree(states) if is_kept is None else encode_tree(states, is_kept)
+
+    def _gradients(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the gradients by their dtype, then by the names of their parameters."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for name, one in self._trained().items():
+            if one.grad is not None:
+                found.setdefault(str(one.grad.dtype), {})[name] = one.grad
+        return found
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
@@ -298,6 +374,82 @@ class TrainingState:
 
 #: Longest text of a refusal.
 _MAX_REFUSAL_BYTES = 2000
+# Numbers of 64 bits in a row of a digest.
+_ROW = 1024
+
+
+def send_tree(
+    strategy: Strategy, text: bytes, tensors: Mapping[str, torch.Tensor], *, is_refusal: bool = False
+) -> None:
+    """Send an encoded tree to all ranks that `receive_tree`.
+
+    Args:
+        strategy: Strategy of this rank and of those that receive.
+        text: JSON of the tree; or, as a refusal, why there is none.
+        tensors: Tensors of the tree.
+        is_refusal: Whether the text is a refusal.
+
+    Raises:
+        PeerLost: A rank was lost.
+    """
+    source = strategy.rank
+    # A refusal is announced by a negative length.
+    strategy.broadcast_tensor(torch.tensor([-len(text) if is_refusal else len(text)], device="cpu"), source)
+    strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
+    for tensor in tensors.values():
+        if tensor.numel():
+            strategy.broadcast_tensor(_bytes_of(tensor), source)
+
+
+def receive_tree(strategy: Strategy, source: int, kept: Mapping[str, torch.Tensor] | None = None) -> Any:
+    """Return the tree of a rank that calls `send_tree`.
+
+    Args:
+        strategy: Strategy of this rank, the source, and others that receive.
+        source: Rank of the source.
+        kept: Tensors that this rank has already, by their places in the tree.
+
+    Raises:
+        PeerLost: A rank was lost.
+        WireError: The tree is malformed.
+        ConfigError: The source has sent a refusal; the text says why.
+    """
+    length = torch.zeros(1, dtype=torch.int64, device="cpu")
+    strategy.broadcast_tensor(length, source)
+    n_bytes = abs(int(length))
+    if not 0 < n_bytes <= MAX_TREE_BYTES:
+        raise WireError(f"the source announces a state of {n_bytes} bytes; at most {MAX_TREE_BYTES}")
+    tree = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
+    strategy.broadcast_tensor(tree, source)
+    text = tree.numpy().tobytes()
+    if int(length) < 0:
+        said = text[:_MAX_REFUSAL_BYTES].decode(errors="replace")
+        raise ConfigError(f"rank {source} cannot send its state: {said}")
+
+    def receive(tensor: torch.Tensor) -> None:
+        if tensor.numel():
+            strategy.broadcast_tensor(_bytes_of(tensor), source)
+
+    return decode_tree(text, receive, kept)
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return a number below 2**62 by which tensors that have to be equal differ if they are not.
+
+    Each place of a row of 8 KiB is summed, at the speed of memory, and the sums are hashed: tensors differ unnoticed if all
+    their differences cancel out in each of these sums.
+
+    Args:
+        tensors: Tensors by name, in any order.
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(tensors.items()):
+        data = _bytes_of(tensor).numpy()
+        whole = data.size // (8 * _ROW) * 8 * _ROW
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(data[:whole].view(np.int64).reshape(-1, _ROW).sum(axis=0, dtype=np.int64).tobytes())
+        found.update(data[whole:].tobytes())
+    return int.from_bytes(found.digest()) >> 2
 
 
 def _refuse(parameter: torch.Tensor) -> None:
@@ -328,7 +480,16 @@ def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
     return copy.copy_(tensor.detach())
 
 
+def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> torch.Tensor:
+    """Return the elements of tensors of one dtype one after another in host memory, in that of `copy` if they fit."""
+    sizes = [one.numel() for one in tensors]
+    if copy is None or copy.numel() != sum(sizes):
+        copy = torch.empty(sum(sizes), dtype=next(iter(tensors)).dtype, device="cpu")
+    for part, tensor in zip(torch.split(copy, sizes), tensors, strict=True):
+        part.view(tensor.shape).copy_(tensor)
+    return copy
+
+
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor as bytes of host memory; of a plain one, its own."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)

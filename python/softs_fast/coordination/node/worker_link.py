@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 import time
 from collections.abc import Sequence
 
@@ -10,11 +12,13 @@ from ...collectives import Strategy
 from ...errors import PeerLost
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
-from ..job.messages import Fence, Hello
-from ..job.participant import Action, Build, Say
+from ..job.messages import Fence, Follow, Hello
+from ..job.participant import Action, Build, Copy, GiveUp, Say
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
+from .following import Channel, Copied, follow
 from .link import TICK_S, Link
+from .serving import Serving
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ class WorkerLink(Link):
     Attributes:
         strategy: Engine of the epoch; None without one.
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
+        serving: Last copy of its state to followers beside steps; None without one.
 
     Args:
         coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
@@ -35,6 +40,7 @@ class WorkerLink(Link):
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens; None for the logger of this module.
         orphan_s: Seconds without a coordinator after which the worker ends.
+        copied: State that is copied beside steps; None if `hello` says that none is.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -47,10 +53,16 @@ class WorkerLink(Link):
         credentials: ClientCredentials | None,
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
+        copied: Copied | None = None,
     ) -> None:
         super().__init__(coordinator, hello, credentials, logger or _log, orphan_s)
         self.strategy: Strategy | None = None
         self.leave_reason: str | None = None
+        self.serving: Serving | None = None
+        self._copied = copied
+        # As a follower: the copy that is to be begun, and the one that was.
+        self._copy: Channel | None = None
+        self._copying: Channel | None = None
         self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
         # Ranks in the table of the ranks of the engine.
@@ -78,8 +90,10 @@ class WorkerLink(Link):
 
     # --- By the thread that trains ---
 
-    def next_build(self, end_s: float, join_s: float) -> Build | None:
-        """Wait until an engine is to be built, and begin the call that builds it; None if it is a member already.
+    def next_build(self, end_s: float, join_s: float) -> Build | Channel | None:
+        """Wait for the next thing to do; return None if this worker is a member already.
+
+        That is an engine to build, of which the call begins here; or a channel from which to copy a state beside steps.
 
         Args:
             end_s: when to give up, on the monotonic clock.
@@ -90,7 +104,7 @@ class WorkerLink(Link):
         """
         self.session.check_process()
         with self.changed:
-            while self.build is None and self.machine.phase != "member":
+            while self.build is None and self._copy is None and self.machine.phase != "member":
                 self.raise_if_over()
                 if self.leave_reason is not None and not self.machine.state.in_doubt:
                     raise PeerLost(
@@ -109,8 +123,11 @@ class WorkerLink(Link):
                 self.changed.wait(TICK_S)
             self.raise_if_over()
             build, self.build = self.build, None
+            copy, self._copy = self._copy, None
             self._in_call = build is not None
-            return build
+            if build is None:
+                self._copying = copy
+            return build or copy
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
         """Wait until an epoch is over, for `bound_s` at most; return whether it is."""
@@ -179,6 +196,8 @@ class WorkerLink(Link):
         """
         with self.changed:
             self._in_call = False
+            if self.serving is not None:
+                self.serving.end(text_of_error(error))
             actions = self.machine.fail(what + text_of_error(error), self.machine.rank)
             self.do([action for action in actions if isinstance(action, Say)])
             if actions:
@@ -204,11 +223,91 @@ class WorkerLink(Link):
                 self.drop_engine("the epoch is over")
                 self.do(self.machine.ended())
 
+    def follow(self, channel: Channel) -> None:
+        """Copy the state of a source while its epoch goes on; if that fails, another table or copy brings the state."""
+        assert self._copied is not None
+
+        def overwriting() -> None:
+            with self.changed:
+                # A table that has come since may say that this worker keeps its weights.
+                channel.check()
+                self.do(self.machine.overwriting())
+
+        def has(step: int, backlog: int) -> None:
+            with self.changed:
+                self.raise_if_over()
+                self.do(self.machine.followed(channel.number, step, backlog))
+
+        threading.Thread(
+            target=self._end_if_leaving, args=(channel,), name="softs-fast follower", daemon=True
+        ).start()
+        try:
+            follow(channel, self._copied.state, overwriting, has)
+        except BaseException as error:
+            with self.changed:
+                if isinstance(error, PeerLost):
+                    # Another follower may be lost: then the coordinator begins anew without it.
+                    self.changed.wait_for(self._is_told_more, _ANSWER_S)
+                # The members need not wait for a worker that leaves.
+                if not self._is_told_more():
+                    self._unfollowed(channel, text_of_error(error))
+            # One of the user's code is raised again when the state is copied.
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self.changed:
+                self._copying = None
+                self.changed.notify_all()
+            channel.close()
+
+    def _is_told_more(self) -> bool:
+        return self.leave_reason is not None or self._copy is not None or self.build is not None
+
+    def _end_if_leaving(self, channel: Channel) -> None:
+        """End a copy of a worker that is told to leave: the source may send nothing for as long as a step takes."""
+        with self.changed:
+            while self._copying is channel and self.leave_reason is None:
+                self.changed.wait(TICK_S)
+            if self._copying is channel:
+                channel.end(f"the worker leaves: {self.leave_reason}")
+
+    def _unfollowed(self, channel: Channel, text: str) -> None:
+        with self.changed:
+            self.do(self.machine.unfollowed(channel.number, text))
+
     # --- By both, with the lock ---
+
+    def do(self, actions: list[Action]) -> None:
+        """Do what the machine wants."""
+        for action in actions:
+            match action:
+                case Copy(copy, rank):
+                    self._begin_copy(copy, rank)
+                case Build() | GiveUp():
+                    self._end_copies("the epoch of the source is over")
+        super().do(actions)
+
+    def _begin_copy(self, copy: Follow, rank: int) -> None:
+        assert self._copied is not None
+        self._end_copies("another copy has begun")
+        channel = self._copied.channel(self.session, copy, rank)
+        if rank == channel.source:
+            failed = functools.partial(self._unfollowed, channel)
+            self.serving = Serving(channel, self._copied.state, failed)
+        else:
+            self._copy = channel
+
+    def _end_copies(self, reason: str) -> None:
+        for copy in (self.serving, self._copying):
+            if copy is not None:
+                copy.end(reason)
+        self._copy = None
 
     def end_engine(self, fence: Fence) -> None:
         """End the calls of the engine, and drop it when none is pending."""
         self.build = None
+        if self.serving is not None and not fence.planned:
+            self.serving.end(fence.text)
         if self._in_call:
             # The thread that is in the call drops the engine: no other one knows when the call has ended.
             self._end_calls(fence.text)

@@ -18,14 +18,15 @@ from ...loader import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, Report, Term, WorkerState
-from ..job.participant import Build
+from ..job.participant import Build, state_after
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.channels import place_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
-from .engines import EngineOf, memory_engine
+from .engines import EngineOf, memory_engine, one_at_a_time
+from .following import Comparison, Copied, can_follow
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import WorkerLink
@@ -95,7 +96,9 @@ class WorkerNode:
         self._state = state
         self._job = job = place_of(coordinator).job_or(job) or launched_job()
         self._load = load
-        self._engine_of = engine or memory_engine
+        kind = engine or memory_engine
+        # A copy that was ended may still make its engine while that of the next epoch is made.
+        self._engine_of = one_at_a_time(kind)
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -106,12 +109,16 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
             contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
+            can_follow=can_follow(kind),
         )
-        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s)
+        copied = Copied(job, state, self._engine_of)
+        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, copied)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
         self._is_checked = False
+        # Of an epoch with followers, until its first step.
+        self._comparison: Comparison | None = None
         self._calls: StepCalls | None = None
         #: Returns what this worker reports to the coordinator when it begins a step, and on `tell`; None without a report.
         self.report: Callable[[], Report] | None = None
@@ -165,6 +172,8 @@ class WorkerNode:
                 )
             link.drop_engine("the worker has left")
         link.session.close()
+        if link.serving is not None:
+            link.serving.close()
         set_ranks_of_worker(None)
 
     def __enter__(self) -> Self:
@@ -291,6 +300,8 @@ class WorkerNode:
     def _begin(self) -> int:
         while True:
             self._enter()
+            if self._link.serving is not None:
+                self._link.serving.begin(self.committed)
             with self._link.changed:
                 # A fence may have come since.
                 if self._machine.phase == "member":
@@ -305,6 +316,11 @@ class WorkerNode:
             link.end_call([])
             return self._settle(step)
         try:
+            if self._comparison is not None:
+                comparison, self._comparison = self._comparison, None
+                comparison.check(strategy)
+                with link.changed:
+                    self._machine.verified()
             if not step._is_reduced:
                 self._state.reduce(strategy)
             with link.changed:
@@ -327,20 +343,16 @@ class WorkerNode:
             link.end_call([])
             return self._settle(step)
         try:
-            self._apply()
+            if link.serving is not None:
+                link.serving.apply(step.number, is_last=bool(flag))
+            self._state.apply()
         except BaseException as error:
+            self._set_weights(None)
             link.raised(error, "the step could not be applied: ")
             raise
         link.end_call(actions)
         self._check_once()
         return True
-
-    def _apply(self) -> None:
-        try:
-            self._state.apply()
-        except BaseException:
-            self._set_weights(None)
-            raise
 
     def _set_weights(self, state: WorkerState | None) -> None:
         """Note which weights this worker has, from now on whatever becomes of its epoch; None for no valid ones."""
@@ -365,27 +377,42 @@ class WorkerNode:
         if self._machine.state.in_doubt:
             self._enter()
         self._state.drop_gradients()
-        return self._machine.state.committed >= step.number
+        state = self._machine.state
+        # Weights of a follower were compared with none yet.
+        return state.committed >= step.number and not state.is_lost
 
     # --- Epochs ---
 
     def _enter(self) -> None:
         """Wait until this worker is a member of an epoch, and has its weights."""
         end_s = time.monotonic() + self._join_s
-        while (build := self._link.next_build(end_s, self._join_s)) is not None:
-            self._prepare(build)
+        while (found := self._link.next_build(end_s, self._join_s)) is not None:
+            if isinstance(found, Build):
+                self._prepare(found)
+            else:
+                self._link.follow(found)
+                end_s = time.monotonic() + self._join_s
 
     def _prepare(self, build: Build) -> None:
         link, table = self._link, build.table
-        after = WorkerState(table.boot, table.epoch, table.resume_step)
+        after = state_after(table, build.rank)
+        followed = self._machine.followed_step
         try:
+            if build.rank in table.followers and followed != table.resume_step:
+                raise PeerLost(f"this worker has followed to step {followed}, not to {table.resume_step}")
             if build.duty in ("keep", "apply") and self._machine.state.is_lost:
+                if table.resume_step:
+                    raise PeerLost("this worker had begun to copy the state of another one")
                 raise ConfigError(
                     "no worker has valid weights from which this one could copy: its own were lost when a step could not "
                     "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"
                 )
             if build.duty == "apply":
-                self._apply()
+                try:
+                    self._state.apply()
+                except BaseException:
+                    self._set_weights(None)
+                    raise
                 with link.changed:
                     self._machine.applied()
             elif build.duty == "load":
@@ -401,7 +428,7 @@ class WorkerNode:
             if build.rank in ranks and len(ranks) < len(table.members):
                 # The others receive nothing. It is closed before that of all is made: a process may have one only.
                 strategy = self._join(build, ranks, "copy/")
-                self._copy(strategy, ranks.index(table.source_rank))
+                self._copy(strategy, ranks.index(table.source_rank), is_follower=bool(table.followers))
                 strategy.barrier()
                 link.close_engine()
             strategy = self._join(build, range(len(table.members)))
@@ -410,13 +437,14 @@ class WorkerNode:
             # Loaders take the samples of this rank: torch.distributed knows nothing of it.
             set_ranks_of_worker(Ranks(*self._place))
             if len(ranks) == len(table.members):
-                self._copy(strategy, ranks.index(table.source_rank))
+                self._copy(strategy, ranks.index(table.source_rank), is_follower=bool(table.followers))
                 if build.duty == "copy":
                     self._set_weights(after)
             strategy.barrier()
             if build.duty in ("copy", "load"):
                 # If the epoch ends before, those that have the state go on. Each has verified some files, now all have.
                 self._set_weights(after)
+            self._comparison = Comparison(table, build.rank, self._state) if table.followers else None
         except PeerLost as error:
             link.failed(str(error))
             return
@@ -442,14 +470,14 @@ class WorkerNode:
         self._link.has_engine(strategy, ranks)
         return strategy
 
-    def _copy(self, strategy: Strategy, source: int) -> None:
-        """Copy the state of rank `source` to all others of a strategy; a call of all its ranks."""
+    def _copy(self, strategy: Strategy, source: int, *, is_follower: bool) -> None:
+        """Copy the state of rank `source` to all others of a strategy, which may be followers; a call of all its ranks."""
         if strategy.rank == source:
-            refusal = self._state.send(strategy)
+            refusal = self._state.send(strategy, to_followers=is_follower)
             if refusal:
                 self._link.logger.error("a new worker cannot copy the state of this one: %s", refusal)
             return
-        states = self._state.receive(strategy, source)
+        states = self._state.receive(strategy, source, is_follower=is_follower)
         self._set_weights(None)
         self._state.load(states)
 

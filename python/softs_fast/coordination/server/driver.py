@@ -11,7 +11,7 @@ from typing import Protocol
 from ...errors import ConfigError, WireError
 from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, Tick
 from ..job.job import Job
-from ..job.messages import Fence, FromWorker, Table, ToWorker
+from ..job.messages import Fence, Follow, FromWorker, Table, ToWorker
 from ..job.status import Status
 from ..wire.formats import TO_WORKER
 from .keys import Keys
@@ -140,6 +140,8 @@ class Driver:
         if isinstance(message, Table):
             self.keys.open(message)
             self.table = message
+        elif isinstance(message, Follow):
+            self.keys.admit(message)
         elif isinstance(message, Fence) and self._ends_the_epoch(message):
             self.keys.close()
             self.table = None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ...errors import PeerLost, SoftsError, WireError
-from ..job.messages import Table
+from ..job.messages import FOLLOW_KEYS, Follow, Table
 from ..wire.requests import KeysReply, KeysRequest
 
 __all__ = ["Keys", "KeysMissing"]
@@ -32,6 +32,7 @@ class Keys:
         self._epoch = (0, 0)
         self._is_open = False
         self._members: frozenset[str] = frozenset()
+        self._follow: Follow | None = None
         self._values: dict[str, bytes] = {}
         self._n_bytes = 0
         self._n_waits = 0
@@ -45,16 +46,29 @@ class Keys:
         self._epoch, self._is_open = (table.boot, table.epoch), True
         self._members = frozenset(member.worker_id for member in table.members)
 
+    def admit(self, follow: Follow) -> None:
+        """Let the workers of a copy beside steps use the store, too; that of earlier copies is over."""
+        if follow == self._follow:
+            return
+        self._follow = follow
+        self._members |= {member.worker_id for member in follow.table.members}
+        for key in [key for key in self._values if key.startswith(FOLLOW_KEYS)]:
+            self._delete(key)
+        self._end_waits("another copy has begun", FOLLOW_KEYS)
+
+    def _end_waits(self, reason: str, prefix: str = "") -> None:
+        for key in [key for key in self._changed if key.startswith(prefix)]:
+            for future in self._changed.pop(key):
+                if not future.done():
+                    future.set_exception(PeerLost(reason))
+
     def close(self) -> None:
         """End the epoch: all that wait are told."""
         self._is_open = False
         self._values.clear()
         self._n_bytes = 0
-        for futures in list(self._changed.values()):
-            for future in futures:
-                if not future.done():
-                    future.set_exception(PeerLost(f"epoch {self._epoch[1]} is over, and with it its keys"))
-        self._changed.clear()
+        self._follow = None
+        self._end_waits(f"epoch {self._epoch[1]} is over, and with it its keys")
 
     async def apply(self, request: KeysRequest, identity: str | None) -> KeysReply:
         """Do an operation.
@@ -71,6 +85,9 @@ class Keys:
         if identity is not None and identity not in self._members:
             raise PeerLost(f'"{identity}" is no member of epoch {request.epoch}, so it has none of its keys')
         key = request.keys[0]
+        present = "" if self._follow is None else self._follow.key_prefix
+        if key.startswith(FOLLOW_KEYS) and not (present and key.startswith(present)):
+            raise PeerLost("another copy has begun")
         match request.operation:
             case "set":
                 self._set(key, request.value)
