@@ -197,7 +197,10 @@ def test_a_part_with_a_record_of_its_own_counts_by_that_alone(tmp_path: Path) ->
 def test_what_another_process_has_found_of_a_file_is_not_read_again(tmp_path: Path) -> None:
     (tmp_path / "own").write_bytes(b"1")
     (tmp_path / "other").write_bytes(b"2")
-    write_manifest(tmp_path, known={**facts_of(tmp_path, ["other"]), "gone": [1, ""]})
+    known = facts_of(tmp_path, ["other"])
+    with pytest.raises(FileNotFoundError, match="has no gone, which another process has written"):
+        write_manifest(tmp_path, known=known | {"gone": (1, "")})
+    write_manifest(tmp_path, known=known)
     assert verify_manifest(tmp_path, "it") == {"own", "other"}
     write_manifest(tmp_path, known={"other": [1, "of other bytes"]})
     with pytest.raises(DamagedError, match="'other' was altered"):

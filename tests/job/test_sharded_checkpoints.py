@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 
 import softs_fast as sf
 from softs_fast.durable import manifest, verify_manifest
+from softs_fast.job import sharded_state
 from softs_fast.job.group_worker import GroupWorker
 from softs_fast.job.peers import Peers
 from softs_fast.job.position import Position
@@ -92,7 +93,7 @@ class Training:
                 saver.committed(0, 1)
                 wait([saver._writing] if saver._writing else [])
         moments = [one for state in self.optimizer.state.values() for one in state.values()]
-        tensors: list[Any] = [*self.model.parameters(), *moments]
+        tensors = [one for one in (*self.model.parameters(), *moments) if isinstance(one, torch.Tensor)]
         whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in tensors]
         return [float(x) for one in whole for x in one.detach().reshape(-1)]
 
@@ -229,18 +230,45 @@ def test_an_average_of_the_weights_in_parts_is_written_with_them(tmp_path: Path)
 class OnParts(torch.optim.SGD):
     """An optimizer with a state of this rank's part, which does not say that it is one."""
 
+    in_lists = False
+
     def step(self, closure: Any = None) -> None:
         super().step()
         for one in self.param_groups[0]["params"]:
-            self.state[one]["moments"] = torch.zeros_like(one.to_local())
+            local = torch.zeros_like(one.to_local())
+            self.state[one]["moments"] = [local] if self.in_lists else local
 
 
+@pytest.mark.parametrize("in_lists", [False, True])
 def test_a_state_of_which_only_this_rank_knows_is_not_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, in_lists: bool
 ) -> None:
+    monkeypatch.setattr(OnParts, "in_lists", in_lists)
     Training(OnParts).run(tmp_path, 1)
     assert "step 1 is not written: the optimizer has moments of early.weight in another form" in caplog.text
     assert steps(tmp_path) == [".lock"]
+
+
+def test_a_group_without_parameters_is_loaded(tmp_path: Path) -> None:
+    def optimizer(parameters: Any, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([{"params": list(parameters)}, {"params": []}], lr=lr)
+
+    end = Training(optimizer).run(tmp_path, 1)
+    assert Training(optimizer).run(tmp_path, 0) == end
+
+
+def test_what_one_rank_writes_comes_after_what_all_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it cannot write, the others would wait for it in a call of all."""
+    made: list[str] = []
+    for where, name in ((sharded_state.dcp, "save"), (sharded_state, "write_state")):
+        real = getattr(where, name)
+        monkeypatch.setattr(
+            where, name, lambda *a, _real=real, _name=name, **k: made.append(_name) or _real(*a, **k)
+        )
+    Training().run(tmp_path, 1)
+    assert made == ["save", "write_state"]
 
 
 def test_ctrl_c_while_one_is_loaded_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def write_manifest(folder: Path, parts: Collection[Path] = (), known: Facts | No
 
     Raises:
         ConfigError: Something in the folder is neither a plain file nor a folder, such as a link.
-        OSError: A file cannot be read, or the record cannot be written.
+        OSError: A file cannot be read, or is not there though it is known, or the record cannot be written.
     """
     if not folder.is_dir():
         write_sealed(_beside(folder), _KIND, json.dumps(facts_of(folder.parent, [folder.name])).encode())
@@ -64,6 +64,8 @@ def write_manifest(folder: Path, parts: Collection[Path] = (), known: Facts | No
             )
         names.append(name)
     known = known or {}
+    if lacking := sorted(known.keys() - set(names)):
+        raise FileNotFoundError(f"{folder} has no {lacking[0]}, which another process has written")
     read = facts_of(folder, (name for name in names if name not in known))
     facts = {name: known[name] if name in known else read[name] for name in names}
     write_sealed(folder / MANIFEST, _KIND, json.dumps(facts, sort_keys=True, indent=0).encode())

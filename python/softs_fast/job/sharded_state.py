@@ -144,14 +144,19 @@ class ShardedState:
         Raises:
             OSError: A rank cannot write.
         """
-        rank = self.writers.rank
-        if rank == 0:
-            write_state(folder, self._text, self._whole)
+        rank, parts = self.writers.rank, folder / _PARTS
+        # Copies are in host memory: to look ahead would use a device, from this thread.
+        writer = dcp.FileSystemWriter(parts, per_thread_copy_ahead=0)
         try:
-            dcp.save(self._copies, checkpoint_id=folder / _PARTS, process_group=self.writers.group)
+            dcp.save(
+                self._copies, checkpoint_id=parts, storage_writer=writer, process_group=self.writers.group
+            )
         except CheckpointException as error:
             raise OSError(_said(error)) from error
-        return facts_of(folder, [f"{_PARTS}/{one.name}" for one in (folder / _PARTS).glob(f"__{rank}_*")])
+        # Not before the calls of all ranks: if it fails, the others would wait in them.
+        if rank == 0:
+            write_state(folder, self._text, self._whole)
+        return facts_of(folder, [f"{_PARTS}/{one.name}" for one in parts.glob(f"__{rank}_*")])
 
     def _take_optimizer(self) -> dict[str, dict[str, torch.Tensor]]:
         state = take_state("the optimizer", self._optimizer, self._parameters, is_shared=True)

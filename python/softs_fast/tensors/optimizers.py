@@ -111,16 +111,12 @@ def take_state(
         name = _name(what, key, names)
         values[name] = {}
         for part, value in state.items():
+            if is_distributed(key) and not _is_whole_or_alike(value, key):
+                raise ConfigError(
+                    f"{what} has {part} of {name} in another form than {name}, of which each process has a part, so what the "
+                    "others have of it is not known; use another optimizer"
+                )
             if isinstance(value, Tensor):
-                if (
-                    is_distributed(key)
-                    and value.dim()
-                    and not (is_distributed(value) and value.shape == key.shape)
-                ):
-                    raise ConfigError(
-                        f"{what} has {part} of {name} in another form than {name}, of which each process has a part, so what "
-                        "the others have of it is not known; use another optimizer"
-                    )
                 tensors.setdefault(name, {})[part] = value.detach()
                 values[name][part] = [
                     "tensor",
@@ -187,7 +183,7 @@ def give_state(what: str, optimizer: Any, parameters: Mapping[str, Tensor], stat
                 f"{what} has {own_names[0]} and others in one group, and the checkpoint in several; have the groups "
                 "that were saved"
             )
-        groups.append(saved[0])
+        groups.append(saved[0] if saved else {**own, "params": []})
     own_values = {
         name: values
         for name, values in rest["values"].items()
@@ -206,6 +202,14 @@ def give_state(what: str, optimizer: Any, parameters: Mapping[str, Tensor], stat
         found.update(
             {part: found[part].cpu() for part, value in values.items() if value == ["tensor", "cpu"]}
         )
+
+
+def _is_whole_or_alike(value: Any, parameter: Tensor) -> bool:
+    """Return whether each process has all of a value, or the same part as of the parameter."""
+    if isinstance(value, Tensor):
+        return not value.dim() or (is_distributed(value) and value.shape == parameter.shape)
+    parts = value.values() if isinstance(value, dict) else value
+    return not isinstance(parts, Iterable) or not any(isinstance(one, Tensor) for one in parts)
 
 
 def _typed(value: Tensor, loaded: Tensor) -> Tensor:
