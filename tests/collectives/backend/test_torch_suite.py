@@ -14,6 +14,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from waiting import eventually
 
 from softs_fast.collectives.backend import register
 
@@ -80,6 +81,10 @@ def suite(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None
         test.rank, test.file_name = rank, f"{folder}/{number}"
         torch.manual_seed(1)
         of_torch.Barrier.barrier_id = 1000 * number
+        # The limit of some is seconds, which are for the test alone: one rank may end the one before long after another.
+        Path(folder, f"{number} of {rank}").touch()
+        here = [Path(folder, f"{number} of {one}") for one in range(size)]
+        eventually(lambda here=here: all(one.exists() for one in here), "all ranks", within_s=SUITE_S)
         limit = timedelta(seconds=of_torch.CUSTOM_PG_TIMEOUT.get(name, 60))
         dist.init_process_group(
             "softs", init_method=f"file://{test.file_name}", rank=rank, world_size=size, timeout=limit
