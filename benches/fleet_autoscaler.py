@@ -14,7 +14,7 @@ from benches.fleet_guests import SimulatedFleet
 from softs_fast.fleet.scaling import LOOK_S, Load, Scaling
 
 #: Needs in a row, as parts of all hosts, and how long each lasts, seconds.
-STEPS = ((0.06, 20), (0.6, 50), (0.06, 50), (0.3, 50))
+STEPS = ((0.06, 20), (0.6, 50), (0.06, 50), (0.3, 40))
 #: The fewest hosts, as a part of all.
 LEAST = 0.02
 STUDENTS_PER_HOST = 8

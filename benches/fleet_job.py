@@ -169,7 +169,7 @@ class Job(World):
 
 
 class Rank(Process):
-    """A rank whose step needs samples of the fleet."""
+    """A rank that takes samples of the fleet in each step."""
 
     def _step(self) -> None:
         fleet, engine = self.world.fleet, self.engine
@@ -186,7 +186,7 @@ class FleetEngine(Engine):
         self._hosts = [world.host_of(world.processes[one.worker_id]) for one in table.members]
 
     def join(self, rank: int, number: int, value: Any, done: Callback) -> None:
-        """Join a call, of which the result comes back over the lines."""
+        """Join a call, of which the result crosses the lines, too."""
         host, join = self._hosts[rank], super().join
 
         def ended(result: list[Any] | None) -> None:
@@ -216,10 +216,10 @@ def run(
 
 def table(epochs: list[Epoch]) -> str:
     """Return the epochs as a table of Markdown."""
-    head = ("ranks", "opened", "first step", "after the last step before", "last step")
+    head = ("ranks", "table after", "first step", "pause before it", "last step")
     rows, before_s = [head, ("---:",) * len(head)], 0.0
     for epoch in epochs:
-        pause = f"{epoch.first_s - before_s:.2f} s" if epoch.first_s else "-"
+        pause = f"{epoch.first_s - before_s:.2f} s" if epoch.first_s and before_s else "-"
         first = f"{epoch.first_s:.2f} s" if epoch.first_s else "-"
         rows.append(
             (
