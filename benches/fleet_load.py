@@ -36,7 +36,7 @@ def make_supplier() -> sf.Supplier:
     return sf.Supplier(generator_fn=generate, product_ids=["p"], batch_config=CONFIG)
 
 
-class _Student(threading.Thread):
+class Student(threading.Thread):
     """Takes batches at the rate that is needed, or as fast as they come."""
 
     def __init__(self, loader: sf.SoftDataLoader) -> None:
@@ -58,7 +58,7 @@ def measure() -> list[dict[str, float]]:
         sf.Fleet(make_supplier, n_workers=BOUNDS) as fleet,
         fleet.loader("p", CONFIG, num_slots=4 * BATCH_SIZE, batch_size=BATCH_SIZE) as loader,
     ):
-        student = _Student(loader)
+        student = Student(loader)
         student.start()
         for student.need, lasts_s in STEPS:
             began = changed = time.monotonic()

@@ -62,9 +62,9 @@ class RepeatedLog:
     def relay(self, level: int, text: str) -> None:
         """Log a record of a native part.
 
-        Those of failures, and of peers that are not there, that differ in numbers alone are counted as one.
+        Those of failures, of bad requests, and of peers that are not there, that differ in numbers alone are counted as one.
         """
-        if level >= logging.WARNING and (" failed" in text or text.startswith("no ")):
+        if level >= logging.WARNING and (" failed" in text or text.startswith(("no ", "bad request"))):
             self.log(level, re.sub(r"\d+", "", text.partition("\n")[0]), text)
         else:
             self._logger.log(level, "%s", text)

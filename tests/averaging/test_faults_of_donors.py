@@ -42,7 +42,11 @@ def trains_in_ddp(say: Callable[[Any], None], rank: int, size: int, folder: str)
 
         events = []
         rules = Rules(every=2, strategy="best_only")
-        with SelectiveAveraging(model, optimizer, rules, meet=f"{folder}/place", rank=rank) as engine:
+        # A donor that has waited for a core while it copied makes no other snapshot in so few steps.
+        schedule = Schedule(max_wait_steps=1)
+        with SelectiveAveraging(
+            model, optimizer, rules, meet=f"{folder}/place", rank=rank, schedule=schedule
+        ) as engine:
             for _ in range(8):
                 train()
                 events.append(engine.step(0.1 if rank == 0 else 0.9))

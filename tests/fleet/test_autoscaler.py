@@ -18,7 +18,7 @@ import pytest
 from snapshots import client, counters, maker, segment, snapshot, supplier
 from waiting import eventually
 
-from softs_fast import ConfigError, Fleet, FleetError
+from softs_fast import BrokerTimeout, ConfigError, Fleet, FleetError
 from softs_fast.fleet import (
     FleetView,
     PrivateBroker,
@@ -67,6 +67,24 @@ class Student:
         self.wanted.set()
         self._thread.join()
         self._loader.soft_dataset.close()
+
+
+def test_why_a_load_is_not_known_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    looks = []
+
+    def look() -> None:
+        looks.append(None)
+        raise BrokerTimeout("nothing there")
+
+    scaler = autoscaler.Autoscaler(
+        SimpleNamespace(look=look, close=lambda: None), SimpleNamespace(failed_to_start=lambda: None), (1, 2)
+    )
+    eventually(lambda: len(looks) > 3)
+    scaler.end()
+    scaler.join()
+    first, count = caplog.messages
+    assert first == "the load of the fleet is not known: nothing there"
+    assert re.fullmatch(re.escape(first) + r" \(\d+ more in the last [\d.]+ s\)", count)
 
 
 @contextlib.contextmanager

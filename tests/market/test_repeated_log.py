@@ -57,10 +57,12 @@ def test_failures_that_differ_in_numbers_are_one_and_other_records_pass(
         log.relay(logging.INFO, f"order {number} failed")
         log.relay(logging.WARNING, f"supplier {number} left")
         log.relay(logging.WARNING, f"no session with a:{number}")
-    assert len(texts()) == 12
+        log.relay(logging.WARNING, f"bad request of {number}")
+    assert len(texts()) == 13
     clock.now = 0.256
     log.flush()
-    assert sorted(texts()[12:]) == [
+    assert sorted(texts()[13:]) == [
+        "bad request of 0 (4 more in the last 0.3 s)",
         "no session with a:0 (4 more in the last 0.3 s)",
         "order 0 failed (4 more in the last 0.3 s)",
     ]

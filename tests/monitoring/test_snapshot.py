@@ -56,6 +56,13 @@ def test_a_client_at_work_counts(market: Market) -> None:
     _core.sweep()  # as the next peer would
 
 
+def test_observers_of_one_broker_do_not_replace_each_other(market: Market) -> None:
+    market.broker()
+    with Observer(market.frontend) as first, Observer(market.frontend) as second:
+        for observer in (first, second, first):
+            assert observer.snapshot().clients is not None
+
+
 def test_counters_of_a_segment(market: Market) -> None:
     market.broker()
     market.supplier()

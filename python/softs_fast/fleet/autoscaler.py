@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ..errors import SoftsError
 from ..monitoring import Observer, Snapshot, rates_between
+from ..repeated_log import RepeatedLog
 from .scaling import LOOK_S, Load, Scaling
 
 __all__ = ["Autoscaler", "Loads", "load_between"]
@@ -78,14 +79,16 @@ class Autoscaler:
         self._thread.join()
 
     def _run(self) -> None:
+        log = RepeatedLog(logger)
         with contextlib.closing(self._looks):
             while not self._is_over.wait(LOOK_S):
                 try:
                     load = self._looks.look()
                 except SoftsError as error:
-                    logger.warning("the load of the fleet is not known: %s", error)
+                    log.log(logging.WARNING, str(error), f"the load of the fleet is not known: {error}")
                     continue
                 self._follow(load)
+            log.flush()
 
     def _follow(self, load: Load | None) -> None:
         n_before = self._scaling.n_workers

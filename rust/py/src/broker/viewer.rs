@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use softs_net::Endpoint;
-use softs_net::client::{Client as NetClient, Slots, Waited};
+use softs_net::client::{Client as NetClient, Slots, Waited, nonce};
 use softs_proto::client::{Config, Outcome};
 
 use super::stats;
@@ -23,8 +23,9 @@ impl Viewer {
     #[new]
     fn new(py: Python<'_>, endpoint: &str) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
+        let config = Config { nonce: nonce().map_err(|e| net_error(py, &e))?, ..Config::default() };
         // These answers are not waited for in a loop: it blocks at once.
-        let client = NetClient::new(endpoint, Config::default(), Slots::default(), Duration::ZERO);
+        let client = NetClient::new(endpoint, config, Slots::default(), Duration::ZERO);
         Ok(Self { client: Owned::new(client) })
     }
 
