@@ -59,7 +59,7 @@ test: TIER := -m 'not slow and not full'
 test: $(VENV)/.installed-dev ## each guarantee once: cargo test, pytest, and the CUDA side on a stand-in
 	@$(TESTS)
 
-test-all: $(VENV)/.installed-dev ## all tests but the slow ones; before a change lands, .ci/run does this
+test-all: $(VENV)/.installed-dev ## all tests but the slow ones, whole examples, pages and builds too; before a release
 	@$(TESTS)
 
 # One that fails does not keep the others from running. Tests in Rust wait for half of their time: once compiled, they
