@@ -25,7 +25,7 @@ from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import RunConfig, decode, encode
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite, of_module
-from softs_fast.paramserver.worker.session import WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
 
 #: Of the workers in most tests.
 OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)

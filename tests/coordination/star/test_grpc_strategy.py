@@ -225,6 +225,9 @@ def test_options_are_checked() -> None:
         StarOptions(piece_bytes=100)
     with pytest.raises(ConfigError, match=r"rank 0 at 0\.0\.0\.0:0 is reachable .* without TLS"):
         StarOptions(listen="0.0.0.0:0")
+    named = StarOptions(listen="softs://0.0.0.0:0?token_file=x", advertise="a")
+    assert named.listen == "0.0.0.0:0"
+    assert named.server.token_file == named.client.token_file == Path("x")
     with pytest.raises(ConfigError, match="timeout_s is 0"):
         GrpcStrategy(timeout_s=0)
     with pytest.raises(ConfigError, match="call init first"):

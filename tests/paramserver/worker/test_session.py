@@ -18,7 +18,8 @@ from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import Failure, RunConfig, encode
 from softs_fast.paramserver.worker.exchanges import Call
-from softs_fast.paramserver.worker.session import Session, WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
+from softs_fast.paramserver.worker.session import Session
 from softs_fast.trust import outage
 
 CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ... import records
 from ...errors import ConfigError
 from ...process import raise_descriptor_limit
-from ...trust import bracketed
+from ...trust import Place, bracketed
 from ..job import Job
 from ..requirements import import_package
 from ..rounds import events
@@ -113,6 +114,7 @@ class Service:
             manifest,
             config,
             run.world_size,
+            self._token_file is not None,
         )
         self._server: asyncio.Server | None = None
         self._state: Any = None
@@ -127,14 +129,20 @@ class Service:
     def url(self) -> str:
         """Of the server on this machine."""
         scheme = "http" if self._context is None else "https"
+        return f"{scheme}://{self._target}"
+
+    @property
+    def _target(self) -> str:
         address = self.options.address
         host = socket.gethostname() if address.is_unspecified else address.host
-        return f"{scheme}://{bracketed(host)}:{self.port}"
+        return f"{bracketed(host)}:{self.port}"
 
     @property
     def local_invite(self) -> Invite:
         """The invite for programs on this machine."""
-        return Invite(self.url, self._saved.job, self._saved.secret, self._pin)
+        file = self._token_file
+        place = None if file is None else Place((self._target,), token_file=file.absolute())
+        return Invite(self.url, self._saved.job, self._saved.secret, self._pin, place)
 
     @property
     def invite(self) -> Invite:
@@ -145,6 +153,10 @@ class Service:
         # With a certificate of its own the server is meant to be seen behind the URL, such as by a forwarded port.
         pin = self._pin if url.startswith("https://") else None
         return Invite(url, self._saved.job, self._saved.secret, pin)
+
+    @property
+    def _token_file(self) -> Path | None:
+        return None if self.options.tls is None else self.options.tls.token_file
 
     @property
     def _pin(self) -> bytes | None:

@@ -114,7 +114,7 @@ def answer_to(
     }  # fmt: skip
     application = Application.__new__(Application)
     application._sessions = Sessions(bytes(32), bytes(16), bytes(32))
-    application.budget, application.n_sending = Budget(), 0
+    application.budget, application.n_sending, application._has_token = Budget(), 0, False
     application._driver = Driver()  # type: ignore[assignment]
     application._owner = NoPages()  # type: ignore[assignment]
     asyncio.run(application(scope, receive, send))
@@ -259,3 +259,10 @@ def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
     ServerOptions(listen="0.0.0.0:0", allow_insecure=True)
     ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k"))
     ServerOptions(listen="[::1]:0")
+    token = TlsFiles(token_file=tmp_path / "t")
+    named = ServerOptions(listen=f"softs://0.0.0.0:0/digits?token_file={tmp_path}/t")
+    assert (named.listen, named.tls) == ("0.0.0.0:0", token)
+    with pytest.raises(
+        ConfigError, match="--public-url is for an invite; with --token-file give workers softs://"
+    ):
+        ServerOptions(public_url="https://a.example", tls=token)
