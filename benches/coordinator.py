@@ -138,7 +138,7 @@ def main() -> None:
     for name in ("fence_ms", "table_ms"):
         values = result[name]
         result[name] = {"median": round(statistics.median(values), 1), "max": round(max(values), 1)}
-    print(json.dumps({"workers": options.workers, "ping_s": options.ping, **result}))
+    print(json.dumps({"workers": options.workers, "lost_after_s": options.lost_after, **result}))
 
 
 def _cpu_s(pid: int) -> float:

@@ -24,9 +24,16 @@ SCENARIOS = {
     "slow": "a tenth of the hosts becomes 10 times slower",
     "broker": "the students' brokers are down for 1 s",
 }
+#: What machines of Python decide in the fleet.
+GUIDED = {
+    "autoscaler": "the load of students steps, and hosts are added and removed",
+    "job": "hosts of an elastic job are lost, and cut off",
+}
 BUGS = ("double-lease", "lost-credit", "stale-switch")
 #: Each rank has slots of its own on each host with teachers, which is more memory than one machine has for many ranks.
 MOST_RANKS = 8
+#: An elastic job has ranks on so many hosts at least.
+LEAST_RANKS = 64
 #: Steps of the report that are averaged, and the part of the rate that counts as all of it.
 WINDOW = 10
 WHOLE = 0.95
@@ -119,7 +126,9 @@ def draw(runs: list[Run], path: Path) -> None:
         times = [step_s * (at + 1) for at in range(len(all_rates))]
         place.fill_between(times, all_rates, color=CANDIDATE, alpha=0.15, linewidth=0)
         place.plot(times, all_rates, color=CANDIDATE, linewidth=1.4)
-        place.set_title(SCENARIOS.get(run["scenario"], run["scenario"]), loc="left", fontsize=9.5, color=INK)
+        place.set_title(
+            (SCENARIOS | GUIDED).get(run["scenario"], run["scenario"]), loc="left", fontsize=9.5, color=INK
+        )
         place.set_ylim(0, 1.1 * max(all_rates, default=1.0) or 1.0)
         place.set_xlim(0, run["seconds"])
         place.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f} k")
@@ -148,6 +157,20 @@ def check(n_seeds: int) -> bool:
     return bool(is_right)
 
 
+def guided(scenario: str, sizes: dict[str, int]) -> tuple[Run, str]:
+    """Run a scenario of `GUIDED`; its report and its table."""
+    if scenario == "autoscaler":
+        from benches import fleet_autoscaler
+
+        run = fleet_autoscaler.run(**sizes)
+        return {**run, "scenario": scenario}, fleet_autoscaler.table(run["looks"])
+    sys.path.insert(0, str(REPOSITORY / "tests" / "coordination" / "job"))
+    from benches import fleet_job
+
+    run = fleet_job.run(**{**sizes, "students": max(LEAST_RANKS, sizes["students"])})
+    return {**run, "scenario": scenario}, fleet_job.table(run["epochs"])
+
+
 def main() -> int:
     """Run what the arguments ask for; the exit status is 1 if a check fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -168,17 +191,23 @@ def main() -> int:
         return 0 if check(options.seeds) else 1
     names = ("hosts", "suppliers", "students", "slots", "sample_bytes", "seed")
     sizes = {name: getattr(options, name) for name in names}
-    runs = []
-    for scenario in options.scenario or SCENARIOS:
+    runs, pictures = [], []
+    for scenario in options.scenario or [*SCENARIOS, *GUIDED]:
+        if scenario in GUIDED:
+            run, its_table = guided(scenario, sizes)
+            print(f"{scenario}, {run['wall_s']:.1f} s, digest {run['digest']}:\n\n{its_table}\n")
+            pictures.append(run)
+            continue
         of_it = dict(sizes)
         if scenario == "switch" and options.students > MOST_RANKS:
             of_it["students"] = MOST_RANKS
         arguments = [part for name, value in of_it.items() for part in (f"--{name.replace('_', '-')}", value)]
         runs.append(rust_examples.run("fleet_sim", scenario, *arguments))
         print(f"{scenario}: {runs[-1]['wall_s']:.1f} s", file=sys.stderr)
-    print(table(runs))
+    if runs:
+        print(table(runs))
     if options.picture:
-        draw(runs, REPOSITORY / options.picture)
+        draw([*runs, *pictures], REPOSITORY / options.picture)
     return 0
 
 

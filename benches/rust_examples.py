@@ -30,6 +30,12 @@ def build(crate: str, name: str) -> None:
     _call([cargo, "build", "--quiet", "--release", "-p", crate, "--example", name])
 
 
+def path(name: str) -> str:
+    """Return where an example is once it is built."""
+    folder = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+    return str(folder / "release" / "examples" / name)
+
+
 def run(name: str, *options: object, core: int | None = None) -> dict[str, Any]:
     """Run an example that is built.
 
@@ -41,8 +47,7 @@ def run(name: str, *options: object, core: int | None = None) -> dict[str, Any]:
     Raises:
         ExampleError: it fails, or takes longer than 5 minutes.
     """
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    command = [str(folder / "release" / "examples" / name), *map(str, options)]
+    command = [path(name), *map(str, options)]
     taskset = shutil.which("taskset")
     if core is not None and taskset:
         command = [taskset, "--cpu-list", str(core), *command]

@@ -192,8 +192,7 @@ def _forget_exceptions(caplog: pytest.LogCaptureFixture) -> None:
 
 def _belongings(*, with_servers: bool = False) -> set[str]:
     threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.daemon}
-    names = [path.name for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]
-    segments = {f"segment {name}" for name in names}
+    segments = {f"segment {name}" for name in os.listdir("/dev/shm") if name.startswith(("sl_", ".sl_"))}
     return threads | segments | _children() | _descriptors(with_servers=with_servers)
 
 
@@ -244,17 +243,19 @@ def _descriptors(*, with_servers: bool) -> set[str]:
         f"descriptor {name} -> {target}"
         for name, target, mode in _open_files("self")
         if with_servers or int(name) not in servers
-        if not (mode & stat.S_IWUSR and target.startswith("pipe:") and target in read_by_helpers)
+        if not (mode & stat.S_IWUSR and target in read_by_helpers)
         and not any(part in target for part in HEAP_FILES)
     }
 
 
 def _open_files(process: int | str) -> Iterator[tuple[str, str, int]]:
-    """Yield the number of each descriptor of a process, what it refers to, and whether that is read or written, as a mode."""
+    """Yield the number of each descriptor of a process, what it refers to, and whether a pipe is read or written, as a mode."""
+    folder = f"/proc/{process}/fd"
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-        for link in Path(f"/proc/{process}/fd").iterdir():
+        for name in os.listdir(folder):
             with suppress(FileNotFoundError):  # the descriptor of the listing itself
-                yield link.name, os.readlink(link), link.lstat().st_mode
+                target = os.readlink(f"{folder}/{name}")
+                yield name, target, os.lstat(f"{folder}/{name}").st_mode if target.startswith("pipe:") else 0
 
 
 def _is_foreign(segment: str) -> bool:
@@ -270,32 +271,32 @@ def _is_foreign(segment: str) -> bool:
     except OSError:  # it has gone, or is being made
         return True
     ours = {os.getpid(), *(int(child.split()[1]) for child in _children())}
-    holders = _holders(inode)
-    if holders:
-        return not holders & ours
-    if owner is None:  # of softs; the fixtures that start its peers remove what they leave
+    if _is_held(inode, ours):
+        return False
+    # One of softs has no owner; the fixtures that start its peers remove what they leave.
+    if owner is None or owner not in ours | _started | Process.pids:
         return True
-    return owner not in ours | _started | Process.pids
+    # Its owner may be another process, which has got the number of one of ours. All maps of all processes are much to read.
+    return _is_held(inode, {int(name) for name in os.listdir("/proc") if name.isdigit()})
 
 
-def _holders(inode: int) -> set[int]:
-    """The processes that have a file of shared memory mapped or locked.
+def _is_held(inode: int, processes: set[int]) -> bool:
+    """Return whether one of the processes has a file of shared memory mapped or locked.
 
     By inode: a segment gets its name last, so the kernel does not list it under that name.
     """
-    found = set()
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
-        if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
-            found.add(int(fields[4]))
-    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") and int(fields[4]) in processes:
+            return True
+    for pid in processes:
         try:
-            lines = maps.read_text().splitlines()
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:  # it has ended, or belongs to another user
             continue
         if any("/dev/shm/" in line and int(line.split()[4]) == inode for line in lines):
-            found.add(int(maps.parent.name))
-    return found
+            return True
+    return False
 
 
 def _note_pids(cls: Any, method: str) -> None:

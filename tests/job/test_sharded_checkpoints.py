@@ -193,6 +193,31 @@ def test_steps_go_on_while_a_checkpoint_is_written(
     assert Training().run(tmp_path, 0) == Training().run(tmp_path / "undisturbed", 1)
 
 
+class Apart(Peers):
+    """Ranks in a group that has lost a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.group.WORLD)
+
+    def texts(self, text: str) -> list[str]:
+        raise RuntimeError("Connection closed by peer")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_writers_that_have_lost_each_other_meet_in_a_new_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    apart = Apart()
+    groups = [apart, Peers()]
+    monkeypatch.setattr(Peers, "of_process", staticmethod(lambda: groups.pop(0)))
+    Training().run(tmp_path, 2)
+    assert "step 1 is not written: Connection closed by peer" in caplog.text
+    assert steps(tmp_path) == [".lock", "step-00000002"]
+    assert apart.is_closed
+
+
 class Average:
     """A mean of the weights, in parts as they are."""
 

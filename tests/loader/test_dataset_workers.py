@@ -51,6 +51,22 @@ def test_forked_workers_do_not_touch_the_client_of_their_parent(endpoint: str) -
     assert not segment.exists()
 
 
+def test_forked_workers_count_no_numbers_of_the_client_of_their_parent(endpoint: str) -> None:
+    loader = SoftDataLoader(
+        "3",
+        endpoint,
+        CONFIG,
+        ShmMedium,
+        num_slots=4,
+        batch_size=2,
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    assert next(iter(loader.soft_dataset))["y"] == 3
+    assert next(iter(loader))["y"].tolist() == [3, 3]
+    loader.soft_dataset.close()
+
+
 def test_a_cause_found_in_a_worker_reaches_the_trainer(endpoint: str) -> None:
     loader = SoftDataLoader(
         "unserved",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from collections.abc import Callable
 
 import pytest
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import ForkedError
 
@@ -14,7 +16,7 @@ from softs_fast.errors import ForkedError
 def check_fork(
     *refused: Callable[[], object], match: str | None = None, then: Callable[[], object] = lambda: None
 ) -> None:
-    """Check uses in a fork of this process.
+    """Check uses in a fork of this process; one that hangs ends with it.
 
     Args:
         refused: Functions, each of which raises ForkedError there.
@@ -24,6 +26,9 @@ def check_fork(
     child = os.fork()
     if child == 0:
         status = 1
+        # No function of this process could run while a call waits for a lock.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, WATCHDOG_S)
         try:
             for use in refused:
                 with pytest.raises(ForkedError, match=match):

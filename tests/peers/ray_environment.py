@@ -48,7 +48,10 @@ def _installed(folder: Path) -> Path:
         text=True,
         check=True,
     ).stdout.strip()
-    Path(packages, "packages_of_the_tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    # Programs of other tests may be starting there: they find the whole file, or an older one.
+    listed = Path(packages, "packages_of_the_tests.new")
+    listed.write_text(f"{sysconfig.get_path('purelib')}\n")
+    listed.replace(listed.with_suffix(".pth"))
     return python
 
 

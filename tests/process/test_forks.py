@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from coordinator_process import Coordinator
+from fork_check import check_fork
+
+import softs_fast as sf
 
 HOLD = "import sys, held_in_fork; held_in_fork.hold(*sys.argv[1:])"
 
@@ -35,3 +40,33 @@ def test_no_handle_hangs_in_a_fork_or_harms_its_owner(short_path: Path) -> None:
     assert {"TorchStrategy", "CoordinatorClient", "Fleet", "Flow.in_processes", "RemoteOptimizer"} <= set(
         seen
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_locks_that_other_threads_hold_at_a_fork_are_not_waited_for_there(
+    frontend: str, backend: str
+) -> None:
+    done = threading.Event()
+    with (
+        sf.Broker(sf.EndpointConfig(frontend, backend)),
+        sf.Supplier(lambda product: b"a sample", ["m"], backend, slot_size=8) as supplier,
+        sf.Client(frontend, sf.ShmMedium, 8, 4) as client,
+    ):
+
+        def call(poll: Callable[[int], object]) -> None:
+            while not done.is_set():
+                poll(0)
+
+        # Each holds the lock of its handle in native code, without the GIL, for most of the time.
+        polls = (supplier._core.hello, client.poll_completions)
+        threads = [threading.Thread(target=call, args=(poll,)) for poll in polls]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                check_fork(supplier.hello, then=supplier.stop)
+                check_fork(lambda: client.n_blocks_held, then=client.close)
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()

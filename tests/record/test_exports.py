@@ -72,6 +72,25 @@ def test_files_of_parquet(tmp_path: Path, recording: Recording) -> None:
     assert rows == expected()
 
 
+def test_tensors_without_elements_keep_their_shapes_in_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    shapes = {"a": (0,), "b": (2, 0), "c": (0, 3), "d": (2, 0, 3), "e": (0, 0), "y": (1,)}
+    config = BatchConfig([TensorSpec(name, shape, "float32") for name, shape in shapes.items()])
+    sample = {name: torch.ones(shape) for name, shape in shapes.items()}
+
+    def make(numbers: range) -> dict[str, torch.Tensor]:
+        return {name: row.expand(len(numbers), *row.shape) for name, row in sample.items()}
+
+    record(tmp_path / "recording", range(9), make=make, config=config)
+    with Recording(tmp_path / "recording") as found:
+        files = to_parquet(found, tmp_path / "table", file_bytes=5 * config.nbytes())
+        batch = found.batch(range(9))
+    assert {name: tuple(rows.shape[1:]) for name, rows in batch.items()} == shapes
+    rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
+    expected = {name: row.tolist() for name, row in sample.items()}
+    assert rows == [{"sequence": number, **expected} for number in range(9)]
+
+
 def test_what_a_format_cannot_hold(
     tmp_path: Path, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:

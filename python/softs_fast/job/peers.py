@@ -106,6 +106,11 @@ class Peers:
             dist.all_reduce(total, group=self.group)
             value.copy_(total / self.size)
 
+    def renewed(self) -> Self:
+        """Return the same ranks in a new group, in place of this one, in which a call has failed; a call of all ranks."""
+        self.close()
+        return self if self.group is None else self.of_process()
+
     def close(self) -> None:
         """Release the group."""
         if self.group is not None and dist.is_initialized():

@@ -24,6 +24,9 @@ __all__ = ["Saver", "tell_unwritten"]
 
 logger = logging.getLogger(__name__)
 
+#: What a rank says of its last checkpoint; the largest one counts.
+_FAILED, _WRITING = 1, 2
+
 
 class Saver:
     """Loads the newest whole checkpoint, and writes later ones in a thread, from a copy of the state.
@@ -58,6 +61,8 @@ class Saver:
         self._saved: tuple[int, float, float] | None = None
         # Step of the checkpoint that was left out, and its ranks.
         self._left_out: tuple[int, int] | None = None
+        # The last one was not written. If a call of the ranks has failed, their next ones do not match.
+        self._has_failed = False
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,12 +115,17 @@ class Saver:
             return
         if self._options.stays(step) and self._writing is not None:
             wait([self._writing])
-        if peers.largest(self._writing is not None and not self._writing.done()):
+        is_writing = self._writing is not None and not self._writing.done()
+        found = peers.largest(_WRITING if is_writing else _FAILED if self._has_failed else 0)
+        if found == _WRITING:
             self._left_out = step, size
             logger.warning(
                 "the checkpoint of step %d is left out, because the one before is still being written", step
             )
             return
+        if found == _FAILED:
+            self._has_failed = False
+            self._state.writers = self._state.writers.renewed()
         self._begin(step, size)
 
     def saved(self) -> Saved | None:
@@ -163,6 +173,7 @@ class Saver:
             if state.writers.size == 1 and has_begun and not partial.exists() and self._options.stays(step):
                 self._write(facts)
                 return
+            self._has_failed = True
             if is_first:
                 shutil.rmtree(partial, ignore_errors=True)
             tell_unwritten(step, error)

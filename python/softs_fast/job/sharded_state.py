@@ -149,7 +149,11 @@ class ShardedState:
         writer = dcp.FileSystemWriter(parts, per_thread_copy_ahead=0)
         try:
             dcp.save(
-                self._copies, checkpoint_id=parts, storage_writer=writer, process_group=self.writers.group
+                self._copies,
+                checkpoint_id=parts,
+                storage_writer=writer,
+                process_group=self.writers.group,
+                no_dist=self.writers.group is None,
             )
         except CheckpointException as error:
             raise OSError(_said(error)) from error
@@ -243,4 +247,7 @@ def _copied(one: Any, before: Any) -> Any:
     if isinstance(one, dict):
         earlier = before if isinstance(before, dict) else {}
         return {name: _copied(value, earlier.get(name)) for name, value in one.items()}
+    if isinstance(one, list):
+        kept = before if isinstance(before, list) and len(before) == len(one) else [None] * len(one)
+        return [_copied(value, of_it) for value, of_it in zip(one, kept, strict=True)]
     return copy.deepcopy(one)

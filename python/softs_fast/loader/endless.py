@@ -194,10 +194,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def note_used(self, used: ctypes.Array[ctypes.c_uint64], n_rows: int) -> None:
         """Note, in a worker that is about to make a batch of n rows, how many numbers are used when it has made it."""
-        worker, opened = get_worker_info(), self._open
+        worker = get_worker_info()
         assert worker is not None
-        n_ahead = (n_rows + self.num_slots) * worker.num_workers
-        used[worker.id] = n_ahead + (self._n_used if opened is None else self._n_used_by(opened))
+        used[worker.id] = (n_rows + self.num_slots) * worker.num_workers + self._n_used_here()
 
     def begin(self, plan: IterationPlan, positions: dict[str, int], stride: Stride) -> tuple[Stream, Reader]:
         """Return the samples and the reader with which this process iterates.
@@ -324,11 +323,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         worker = get_worker_info()
         return self._n_used + opened.client.n_numbered * (1 if worker is None else worker.num_workers)
 
+    def _n_used_here(self) -> int:
+        """Return how many numbers of this rank are used in this process; a worker may have inherited a client of its trainer."""
+        opened = self._open
+        return self._n_used if opened is None or opened.pid != os.getpid() else self._n_used_by(opened)
+
     def _n_numbered(self) -> int:
         """Return how many numbers of this rank are used in this process and in the workers that it has started."""
-        opened = self._open
-        used = self._n_used if opened is None or opened.pid != os.getpid() else self._n_used_by(opened)
-        return max(used, *(self._used_by_workers or (0,)))
+        return max(self._n_used_here(), *(self._used_by_workers or (0,)))
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""

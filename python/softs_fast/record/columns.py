@@ -81,7 +81,7 @@ def columns_of(config: BatchConfig) -> tuple[Column, ...]:
         if spec.ragged:
             if 0 in spec.shape[1:]:
                 raise ConfigError(
-                    f'tensor "{spec.name}" is ragged and has no elements, so it cannot be recorded'
+                    f'tensor "{spec.name}" is ragged and has no elements, so it cannot be recorded; remove it from batch_config'
                 )
             columns += [
                 Column(f"{spec.name}.values", spec.dtype, spec.shape[1:], "values", spec.shape[0]),

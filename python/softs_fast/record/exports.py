@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,11 +90,14 @@ def to_parquet(
         raise ConfigError(f"to_parquet needs pyarrow: {error}; pip install 'softs-fast[record]'") from None
 
     def lists(array: Array) -> Any:
-        if 0 in array.shape[1:]:
-            return pyarrow.array([[]] * len(array), pyarrow.list_(pyarrow.from_numpy_dtype(array.dtype)))
         found = pyarrow.array(array.reshape(-1))
-        for size in reversed(array.shape[1:]):
-            found = pyarrow.FixedSizeListArray.from_arrays(found, size)
+        for axis in range(array.ndim - 1, 0, -1):
+            if size := array.shape[axis]:
+                found = pyarrow.FixedSizeListArray.from_arrays(found, size)
+            else:
+                # How many lists of no elements there are, no number of elements says.
+                starts = np.zeros(math.prod(array.shape[:axis]) + 1, np.int64)
+                found = pyarrow.LargeListArray.from_arrays(starts, found)
         return found
 
     def write(file: BinaryIO, numbers: Sequence[int]) -> None:

@@ -1,6 +1,9 @@
 //! Simulates a fleet of thousands of hosts: `fleet_sim SCENARIO [--hosts N] [--suppliers N] [--students N] ...` prints
 //! one line of JSON. `fleet_sim seeds --count N [--bug NAME]` runs small fleets with faults of all kinds. `fleet_sim costs
 //! --hosts N` measures on this machine what the machines of a link need for each session of each turn of its thread.
+//!
+//! With `--guided 1` another program has machines of its own in the fleet: a line `NOW HOST TAG` says what is due, and the
+//! program answers with lines that `guests.rs` obeys, and `go`. The first line has the tag 0, the last one is the report.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -9,6 +12,8 @@
 
 #[path = "../tests/fleet/context.rs"]
 mod context;
+#[path = "../tests/fleet/guests.rs"]
+mod guests;
 #[path = "../tests/fleet/host.rs"]
 mod host;
 #[path = "../tests/fleet/ingress.rs"]
@@ -34,11 +39,11 @@ mod supplier;
 #[path = "../tests/fleet/world.rs"]
 mod world;
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use model::{Bug, MS, Options, SECOND, US};
+use model::{Bug, MS, Options, SECOND, Time, US};
 use world::World;
 
 fn main() -> ExitCode {
@@ -85,6 +90,9 @@ fn scenario(name: &str, rest: &[String]) -> Result<String, String> {
             "--sample-bytes" => options.sample_bytes = number,
             "--call-ms" => options.call = number * MS,
             "--delay-us" => options.delay = number * US,
+            "--joined" => options.n_joined = size.max(1),
+            "--started" => options.n_started = size,
+            "--guided" => options.guided = number > 0,
             "--unordered" => options.ordered = number == 0,
             "--seconds" => seconds = Some(number * SECOND),
             "--seed" => options.seed = number,
@@ -107,7 +115,7 @@ fn scenario(name: &str, rest: &[String]) -> Result<String, String> {
     ];
     let (began, cpu) = (Instant::now(), cpu_s());
     let mut world = World::new(options, faults);
-    world.run_until(time);
+    follow(&mut world, time).map_err(|error| error.to_string())?;
     let (wall_s, cpu_s) = (began.elapsed().as_secs_f64(), cpu_s() - cpu);
     // The busiest thread of a link, and the fullest line, each with students and without.
     let n = world.context.options.n_student_hosts();
@@ -130,6 +138,31 @@ fn scenario(name: &str, rest: &[String]) -> Result<String, String> {
         ("broker_messages", messages as f64),
     ];
     Ok(world.context.report.json(name, &[&facts[..], &found[..]].concat()))
+}
+
+/// Runs until a time, and asks another program whenever something of it is due.
+fn follow(world: &mut World, end: Time) -> std::io::Result<()> {
+    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let mut line = String::new();
+    loop {
+        world.run_until(end);
+        let Some((host, tag)) = world.context.due.pop_front() else { return Ok(()) };
+        writeln!(output, "{} {host} {tag}", world.now)?;
+        output.flush()?;
+        loop {
+            line.clear();
+            input.read_line(&mut line)?;
+            if line.trim_end() == "go" {
+                break;
+            }
+            let answer = world.obey(line.trim_end());
+            let answer = answer.ok_or_else(|| std::io::Error::other(format!("unknown line {line:?}")))?;
+            if !answer.is_empty() {
+                writeln!(output, "{answer}")?;
+                output.flush()?;
+            }
+        }
+    }
 }
 
 /// Seconds of the processor that this thread has had: other work on the machine is not in it.

@@ -1,6 +1,5 @@
 //! Processes: handles belong to the process that made them; identity and liveness of other processes.
 
-use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +43,8 @@ pub(crate) fn end_after(
 }
 
 /// A native handle and the process that opened it. A fork inherits the memory but neither the threads nor the right to
-/// the socket: there the handle refuses to work and is never dropped.
+/// the socket, and a lock that a thread held is never released there. So the handle is out of reach in a fork, and is
+/// never dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
@@ -62,14 +62,15 @@ impl<T> Owned<T> {
         Arc::clone(&self.value)
     }
 
-    pub(crate) fn is_forked(&self) -> bool {
-        !self.process.is_current()
+    /// The handle; `None` in a fork.
+    pub(crate) fn unless_forked(&self) -> Option<&T> {
+        self.process.is_current().then_some(&self.value)
     }
 
-    /// The handle, unless this is a fork.
+    /// The handle, or the error of a fork.
     pub(crate) fn here(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
-        if !self.is_forked() {
-            return Ok(&self.value);
+        if let Some(handle) = self.unless_forked() {
+            return Ok(handle);
         }
         let (owner, child) = (self.pid, std::process::id());
         Err(raise(
@@ -82,17 +83,9 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Deref for Owned<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        if self.is_forked() {
+        if !self.process.is_current() {
             // One reference too many, so that the value's own Drop, which would speak on the parent's socket, never
             // runs.
             std::mem::forget(Arc::clone(&self.value));

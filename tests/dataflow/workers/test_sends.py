@@ -227,7 +227,7 @@ def least_bytes(simulation: Simulation) -> int:
 
 
 def reading() -> tuple[Sends, Callable[..., None], list[tuple[int, int]]]:
-    """Workers 1 and 2 are on another node than worker 0, which has two values.
+    """Workers 1, 2 and 3 are on another node than worker 0, which has two values.
 
     Returns:
         What passes steps on, what orders a worker a step that reads values, and workers and tickets of what was sent.
@@ -237,7 +237,7 @@ def reading() -> tuple[Sends, Callable[..., None], list[tuple[int, int]]]:
     sends = Sends(
         lambda worker, order, made: sent.append((worker, order.ticket)),
         lambda worker, state: None,
-        holding({0: "a", 1: "b", 2: "b"}, *rows),
+        holding({0: "a", 1: "b", 2: "b", 3: "b"}, *rows),
     )
 
     def order(worker: int, ticket: int, *ids: int) -> None:
@@ -265,6 +265,19 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
     assert sent == [(1, 1), (1, 3), (2, 4)]
     sends.close()
     assert not sends.held_back()
+
+
+def test_what_a_lost_worker_was_to_get_goes_to_the_first_step_that_waits() -> None:
+    sends, order, sent = reading()
+    order(1, 1, 0)
+    order(3, 2)
+    order(2, 3, 0)
+    order(3, 4, 0)
+    assert sent == [(1, 1), (3, 2)]
+    sends.lose(1)
+    # Worker 3 was given steps before worker 2 was: the tickets decide. If it got 4, 3 would wait for a later step.
+    assert sent == [(1, 1), (3, 2), (2, 3)]
+    assert sends.held_back() == {4}
 
 
 def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:

@@ -17,4 +17,4 @@ pub use frames::Frame;
 pub use identity::HostId;
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};
-pub use session::{DIAL_TIMEOUT, Event, Received, Sessions, TOO_LATE};
+pub use session::{Event, Received, Sessions, TOO_LATE};

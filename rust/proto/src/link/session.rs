@@ -6,7 +6,7 @@
 //! at once, the dial of the host with the lower number holds: the other end gives up its own, once for each such dial.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 
@@ -18,9 +18,6 @@ use super::peer::{Dial, Peer};
 use crate::broker::PeerId;
 use crate::framing::{MessageError, Outbox, Shape};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
-
-/// Time from a dial to WELCOME.
-pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection ends of which the handshake took longer than it may.
 pub const TOO_LATE: &str = "the handshake took too long";
@@ -88,7 +85,8 @@ impl Sessions {
         self.dials.push(Dial::new(now));
     }
 
-    /// The number of an address to dial now, and the name of the connection.
+    /// The number of an address to dial now, and the name of the connection. WELCOME may take as long as the handshake of an
+    /// accepted connection, as many hosts may dial one at once; the driver does not wait as long for a connection.
     pub fn poll_dial(&mut self, now: Instant) -> Option<(usize, PeerId)> {
         let (number, dial) =
             self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers))?;
@@ -96,7 +94,7 @@ impl Sessions {
         let id = PeerId(2 * self.n_dials + 1);
         self.n_dials += 1;
         dial.connection = Some(id);
-        self.insert(id, Phase::Dialled(number), now + DIAL_TIMEOUT);
+        self.insert(id, Phase::Dialled(number), now + HANDSHAKE_TIMEOUT);
         Some((number, id))
     }
 

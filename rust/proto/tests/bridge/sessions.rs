@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use softs_proto::broker::PeerId;
 use softs_proto::framing::{Outbox, Shape};
 use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
-use softs_proto::link::{
-    DIAL_TIMEOUT, Event, FIRST_PAUSE, Frame, HostId, KEEP_TIME, LONGEST_PAUSE, Sessions,
-};
+use softs_proto::link::{Event, FIRST_PAUSE, Frame, HostId, KEEP_TIME, LONGEST_PAUSE, Sessions};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -277,8 +275,8 @@ fn dials_are_further_and_further_apart_until_a_session_lasts() {
     let mut pauses = Vec::new();
     for _ in 0..12 {
         let (_, id) = first.poll_dial(now).unwrap();
-        assert_eq!(first.poll_dial(now + DIAL_TIMEOUT), None, "one at a time");
-        now += DIAL_TIMEOUT;
+        assert_eq!(first.poll_dial(now + HANDSHAKE_TIMEOUT), None, "one at a time");
+        now += HANDSHAKE_TIMEOUT;
         first.handle_timeout(now, |_| false);
         assert_eq!(first.poll_closing(), Some(id));
         first.disconnected(now, id, "");

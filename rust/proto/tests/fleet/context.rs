@@ -1,5 +1,7 @@
 //! What all hosts of a simulation share: options, chance, numbers that are used once, and the report.
 
+use std::collections::VecDeque;
+
 use softs_proto::wire::{MediumKind, MediumProfile};
 
 use crate::model::{Bug, Options, Random};
@@ -10,12 +12,15 @@ pub(crate) struct Context {
     pub(crate) options: Options,
     pub(crate) random: Random,
     pub(crate) report: Report,
+    /// What is due for the program beside the simulation: on which host, and the tag that it gave.
+    pub(crate) due: VecDeque<(usize, u64)>,
     n_names: u64,
 }
 
 impl Context {
     pub(crate) fn new(options: Options) -> Self {
-        Self { random: Random::new(options.seed), options, report: Report::default(), n_names: 0 }
+        let due = options.guided.then_some((0, 0)).into_iter().collect();
+        Self { random: Random::new(options.seed), options, report: Report::default(), due, n_names: 0 }
     }
 
     /// A number that nothing else has.

@@ -183,6 +183,7 @@ impl Host {
             supplier.n_calls += 1;
             supplier.call = Some((job, supplier.model));
             let takes = context.random.about(context.options.call) * supplier.slowness;
+            supplier.busy += takes;
             begun.push((i, supplier.n_calls, time.max(supplier.loaded_at) + takes));
         }
         begun

@@ -87,6 +87,8 @@ pub(crate) struct Options {
     /// Suppliers on each host with students.
     pub(crate) n_local: usize,
     pub(crate) hosts_per_rack: usize,
+    /// With so many of the hosts with students, at most, a host with teachers is joined.
+    pub(crate) n_joined: usize,
     /// Slots of a student.
     pub(crate) n_slots: u32,
     pub(crate) sample_bytes: u64,
@@ -100,8 +102,12 @@ pub(crate) struct Options {
     pub(crate) models: bool,
     /// Mean time until a worker has loaded a model.
     pub(crate) load: Time,
-    /// Hosts with teachers start within this time.
+    /// Hosts with teachers start within this time,
     pub(crate) start: Time,
+    /// and at most so many of them: a program beside the simulation starts others.
+    pub(crate) n_started: usize,
+    /// Such a program says how many samples students take.
+    pub(crate) guided: bool,
     /// One way between racks; a fifth of it within one.
     pub(crate) delay: Time,
     /// Bytes per second, of each host and direction.
@@ -122,6 +128,7 @@ impl Default for Options {
             students_per_host: 8,
             n_local: 0,
             hosts_per_rack: 20,
+            n_joined: usize::MAX,
             n_slots: 256,
             sample_bytes: 48_000,
             ordered: true,
@@ -130,6 +137,8 @@ impl Default for Options {
             models: false,
             load: SECOND,
             start: SECOND,
+            n_started: usize::MAX,
+            guided: false,
             delay: 100 * US,
             rate: 3_125_000_000,
             losses: None,
@@ -143,6 +152,12 @@ impl Options {
     /// Hosts with students, which are the first ones.
     pub(crate) fn n_student_hosts(&self) -> usize {
         self.n_students.div_ceil(self.students_per_host)
+    }
+
+    /// The hosts that a host with teachers dials.
+    pub(crate) fn targets(&self, host: usize) -> Vec<usize> {
+        let n = self.n_student_hosts();
+        (0..n.min(self.n_joined)).map(|at| (host + at) % n).collect()
     }
 
     /// Suppliers of a host.

@@ -23,6 +23,8 @@ pub(crate) enum Packet {
     /// The header of a piece, and the bytes of the sample behind it.
     Piece(Vec<u8>, Sample, u64, u64),
     Closed,
+    /// A message of the program beside the simulation: its tag and its bytes.
+    Guest(u64, u64),
 }
 
 impl Packet {
@@ -30,6 +32,7 @@ impl Packet {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Piece(header, _, from, to) => header.len() as u64 + to - from,
+            Self::Guest(_, bytes) => *bytes,
             Self::Dial | Self::Accepted | Self::Closed => 0,
         }
     }
@@ -74,9 +77,16 @@ impl Network {
 
     /// A new connection, before [`Packet::Dial`] is sent.
     pub(crate) fn dial(&mut self, from: usize, to: usize, name: PeerId) -> usize {
+        let key = self.join((from, to));
+        self.connections[key].names[0] = Some(name);
+        key
+    }
+
+    /// A new connection of two hosts, of which links know nothing.
+    pub(crate) fn join(&mut self, (from, to): (usize, usize)) -> usize {
         self.connections.push(Connection {
             hosts: [from, to],
-            names: [Some(name), None],
+            names: [None; 2],
             on_way: Default::default(),
             arrival: [0; 2],
             is_lost: false,

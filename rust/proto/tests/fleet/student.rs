@@ -28,6 +28,8 @@ pub(crate) struct Student {
     seen: FxHashSet<u64>,
     generation: u64,
     last_at: Option<Time>,
+    /// Samples that it is to take, and what the program beside the simulation is told then.
+    pub(crate) wanted: (u64, u64),
 }
 
 impl Student {
@@ -58,6 +60,7 @@ impl Student {
             seen: FxHashSet::default(),
             generation: 0,
             last_at: None,
+            wanted: (if context.options.guided { 0 } else { u64::MAX }, 0),
         }
     }
 
@@ -82,7 +85,9 @@ impl Student {
         if self.product.is_empty() {
             return;
         }
-        while let Some(slot) = self.peer.machine.request_sample(now, &self.product) {
+        while self.wanted.0 > 0
+            && let Some(slot) = self.peer.machine.request_sample(now, &self.product)
+        {
             let (sample, bytes) = self.segment.read(slot);
             assert_eq!(bytes, context.options.sample_bytes, "a torn sample");
             assert_eq!(sample.generation, self.generation, "a sample of another model");
@@ -96,6 +101,10 @@ impl Student {
             context.report.longest_pause = context.report.longest_pause.max(pause);
             context.report.handed_out(time, host, at, sample.sequence);
             self.peer.machine.release_slot(u64::from(slot)).unwrap();
+            self.wanted.0 -= 1;
+            if self.wanted.0 == 0 {
+                context.due.push_back((host, self.wanted.1));
+            }
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct SupplierProcess {
     pub(crate) n_calls: u32,
     /// How many times as long as others it takes.
     pub(crate) slowness: u64,
+    /// How long all of its calls take.
+    pub(crate) busy: Time,
     /// The newest model that it knows, the one that it runs, and when that is loaded.
     pub(crate) generation: u64,
     pub(crate) model: u64,
@@ -52,6 +54,7 @@ impl SupplierProcess {
             call: None,
             n_calls: 0,
             slowness: 1,
+            busy: 0,
             generation: 0,
             model: 0,
             loaded_at: 0,

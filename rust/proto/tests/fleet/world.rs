@@ -1,7 +1,7 @@
 //! All hosts, the network between them, and one heap of events in virtual time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(crate) enum Fault {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub(crate) enum Event {
     Start(usize),
     /// At an end of a connection.
     Arrival(usize, usize),
@@ -56,6 +56,8 @@ enum Event {
     /// Peers of a broker connect; the broker has started.
     Settle(usize, bool),
     Fault(usize),
+    /// Something is due for the program beside the simulation, on a host.
+    Guest(usize, u64),
 }
 
 pub(crate) struct World {
@@ -68,6 +70,8 @@ pub(crate) struct World {
     pub(crate) context: Context,
     faults: Vec<Fault>,
     generation: u64,
+    /// Connections for messages of the program beside the simulation, by their two hosts.
+    pub(crate) lines: BTreeMap<(usize, usize), usize>,
 }
 
 impl World {
@@ -85,14 +89,22 @@ impl World {
             context: Context::new(options),
             faults: Vec::new(),
             generation: 0,
+            lines: BTreeMap::new(),
         };
+        let n_started = world.context.options.n_started.saturating_add(n_students);
         for number in 0..n_hosts {
             // Models go from the leader's host to those that are joined with it.
-            let n = if number >= n_students { n_students } else { usize::from(models && number > 0) };
-            let host = Host::new(number, (0..n).collect(), &mut world.context);
+            let targets = if number >= n_students {
+                world.context.options.targets(number)
+            } else {
+                (0..usize::from(models && number > 0)).collect()
+            };
+            let host = Host::new(number, targets, &mut world.context);
             world.hosts.push(host);
             let at = if number < n_students { 0 } else { world.context.random.below(start + 1) };
-            world.push(at, Event::Start(number));
+            if number < n_started {
+                world.push(at, Event::Start(number));
+            }
         }
         for (n, (at, fault)) in plan.into_iter().enumerate() {
             world.faults.push(fault);
@@ -101,8 +113,10 @@ impl World {
         world
     }
 
+    /// Runs until a time, or until something is due for the program beside it.
     pub(crate) fn run_until(&mut self, end: Time) {
-        while let Some(Reverse((at, _, event))) = self.heap.pop() {
+        while self.context.due.is_empty() {
+            let Some(Reverse((at, _, event))) = self.heap.pop() else { break };
             if at > end {
                 self.push(at, event);
                 break;
@@ -112,7 +126,9 @@ impl World {
             self.context.report.n_events += 1;
             self.handle(event);
         }
-        self.now = end;
+        if self.context.due.is_empty() {
+            self.now = end;
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -127,7 +143,12 @@ impl World {
                 if blocked > self.now {
                     return self.push(blocked, Event::Arrival(key, end));
                 }
-                let at = self.network.connections[key].hosts[end];
+                let connection = &mut self.network.connections[key];
+                let at = connection.hosts[end];
+                if let Some(&Packet::Guest(tag, _)) = connection.on_way[end].front() {
+                    connection.on_way[end].pop_front();
+                    return self.handle(Event::Guest(at, tag));
+                }
                 self.hosts[at].inbox.push_back((key, end));
                 self.schedule(at, self.now);
             }
@@ -149,11 +170,15 @@ impl World {
                 self.hosts[at].is_unsettled = true;
                 self.schedule(at, self.now);
             }
+            Event::Guest(at, tag) => match self.hosts[at].frozen_until {
+                frozen if frozen > self.now => self.push(frozen, Event::Guest(at, tag)),
+                _ => self.context.due.push_back((at, tag)),
+            },
             Event::Fault(n) => self.strike(self.faults[n].clone()),
         }
     }
 
-    fn push(&mut self, at: Time, event: Event) {
+    pub(crate) fn push(&mut self, at: Time, event: Event) {
         self.n_scheduled += 1;
         self.heap.push(Reverse((at, self.n_scheduled, event)));
     }
@@ -163,7 +188,7 @@ impl World {
     }
 
     /// A host has its turn then, or before.
-    fn schedule(&mut self, at: usize, time: Time) {
+    pub(crate) fn schedule(&mut self, at: usize, time: Time) {
         let host = &mut self.hosts[at];
         let time = time.max(host.busy_until).max(host.frozen_until).max(self.now);
         if time < host.turn_at {
@@ -244,7 +269,7 @@ impl World {
         host.maintain_at = next.clamp(time + least, time + most.max(least));
     }
 
-    fn send(&mut self, at: Time, (key, to): (usize, usize), packet: Packet) {
+    pub(crate) fn send(&mut self, at: Time, (key, to): (usize, usize), packet: Packet) {
         let Context { options, random, .. } = &mut self.context;
         let arrival = self.network.send(at, options, random, (key, to), packet);
         self.push(arrival, Event::Arrival(key, to));
@@ -385,7 +410,7 @@ impl World {
         cost
     }
 
-    fn strike(&mut self, fault: Fault) {
+    pub(crate) fn strike(&mut self, fault: Fault) {
         let (time, now) = (self.now, self.instant());
         match fault {
             Fault::Cut(from, to, lasts) => {

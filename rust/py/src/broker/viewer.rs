@@ -29,13 +29,13 @@ impl Viewer {
     }
 
     #[getter]
-    fn peer_id(&self) -> Option<u64> {
-        self.client.peer_id()
+    fn peer_id(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        Ok(self.client.here(py, "viewer")?.peer_id())
     }
 
     #[getter]
-    fn connection_error(&self) -> Option<String> {
-        self.client.connection_error().map(|error| error.to_string())
+    fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.client.here(py, "viewer")?.connection_error().map(|error| error.to_string()))
     }
 
     fn detail<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
@@ -60,8 +60,8 @@ impl Viewer {
 
     fn close(&self) {
         // A fork must not send GOODBYE on its parent's socket.
-        if !self.client.is_forked() {
-            self.client.close();
+        if let Some(client) = self.client.unless_forked() {
+            client.close();
         }
     }
 }

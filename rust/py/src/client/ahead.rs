@@ -22,14 +22,14 @@ impl Ahead {
     /// `targets`: where each part begins in a slot, and where its rows go, all `n` of them.
     pub(crate) fn start(
         helper: &Helper,
-        client: Arc<Owned<NetClient>>,
+        client: &Arc<Owned<NetClient>>,
         segment: Arc<shm::Segment>,
         product_id: String,
         n: usize,
         targets: Vec<(u64, Buffer)>,
     ) -> Self {
         let (starts, buffers): (Vec<_>, Vec<_>) = targets.into_iter().unzip();
-        let source = Arc::clone(&client);
+        let source = client.share();
         let fill = move |memory: Vec<ForeignBytes<'static>>| {
             let rows = starts.iter().zip(memory).map(|(&start, out)| Rows {
                 start,
@@ -41,7 +41,7 @@ impl Ahead {
             let batch = Batch { segment: &segment, product: &product_id, rows: &rows, ragged: None, n };
             source.gather_ready(batch, 0)
         };
-        Self { client, filling: Mutex::new(Background::start(helper, buffers, fill)) }
+        Self { client: Arc::clone(client), filling: Mutex::new(Background::start(helper, buffers, fill)) }
     }
 }
 
@@ -50,8 +50,9 @@ impl Ahead {
     /// Waits for it; how many rows are filled. 0 if it was asked before. Raises if the client is closed, as any other
     /// call.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
+        let client = self.client.here(py, "client")?;
         let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
-        if self.client.is_closed() {
+        if client.is_closed() {
             return Err(closed(py));
         }
         filled.map_or(Ok(0), |filled| filled.map_err(|error| gather_error(py, &error)))

@@ -90,8 +90,8 @@ impl Client {
     }
 
     #[getter]
-    fn peer_id(&self) -> Option<u64> {
-        self.client.peer_id()
+    fn peer_id(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        Ok(self.here(py)?.peer_id())
     }
 
     fn request_sample(&self, py: Python<'_>, product_id: &str, timeout_ms: u64) -> PyResult<Option<u32>> {
@@ -122,7 +122,7 @@ impl Client {
     }
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
-        let client = self.client.here(py, "client")?;
+        let client = self.here(py)?;
         let released = match &self.segment {
             Some(segment) if self.scribble => client.release_slot_after(slot_id, || {
                 // The slot exists, so its offset has 64 bits.
@@ -190,7 +190,7 @@ impl Client {
                 Ok((*start, buffer))
             })
             .collect::<PyResult<Vec<_>>>()?;
-        let (client, segment) = (Arc::clone(&self.client), Arc::clone(self.samples(py)?));
+        let segment = Arc::clone(self.samples(py)?);
         let helper = match self.helper.get() {
             Some(helper) => helper,
             None => {
@@ -198,7 +198,7 @@ impl Client {
                 self.helper.get_or_init(|| started)
             }
         };
-        Ok(Ahead::start(helper, client, segment, product_id, n, targets))
+        Ok(Ahead::start(helper, &self.client, segment, product_id, n, targets))
     }
 
     /// A queue of batches that `n_threads` native threads fill.
@@ -229,9 +229,7 @@ impl Client {
         let scribbled = self.scribble.then(|| Arc::clone(segment));
         let give_back = move || {
             // The slots that a fork has inherited are its parent's.
-            if client.is_forked() {
-                return;
-            }
+            let Some(client) = client.unless_forked() else { return };
             if let Some(segment) = &scribbled {
                 let _ = segment.poison(offset, len);
             }
@@ -248,17 +246,17 @@ impl Client {
     }
 
     #[getter]
-    fn n_blocks_held(&self) -> usize {
-        self.client.n_blocks_held()
+    fn n_blocks_held(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.here(py)?.n_blocks_held())
     }
 
     #[getter]
-    fn n_numbered(&self) -> u64 {
-        self.client.n_numbered()
+    fn n_numbered(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.here(py)?.n_numbered())
     }
 
-    fn position(&self, product_id: &str) -> u64 {
-        self.client.position(product_id)
+    fn position(&self, py: Python<'_>, product_id: &str) -> PyResult<u64> {
+        Ok(self.here(py)?.position(product_id))
     }
 
     fn seek(
@@ -307,7 +305,7 @@ impl Client {
         memory: &Bound<'_, PyAny>,
         word: u32,
     ) -> PyResult<bool> {
-        let (client, memory) = (self.client.here(py, "client")?, Buffer::new(memory)?);
+        let (client, memory) = (self.here(py)?, Buffer::new(memory)?);
         py.detach(|| {
             let memory = memory.foreign();
             let is_same = memory.wait_while(word).and_then(|()| memory.has_word(word));
@@ -336,40 +334,44 @@ impl Client {
         }
     }
 
-    fn lane_state(&self, product_id: &str) -> (u32, u32) {
-        self.client.lane_state(product_id)
+    fn lane_state(&self, py: Python<'_>, product_id: &str) -> PyResult<(u32, u32)> {
+        Ok(self.here(py)?.lane_state(product_id))
     }
 
-    fn failure(&self, product_id: &str) -> Option<(u32, String)> {
-        self.client.failure(product_id).map(|failure| (failure.count, failure.text))
-    }
-
-    #[getter]
-    fn connection_error(&self) -> Option<String> {
-        self.client.connection_error().map(|error| error.to_string())
+    fn failure(&self, py: Python<'_>, product_id: &str) -> PyResult<Option<(u32, String)>> {
+        Ok(self.here(py)?.failure(product_id).map(|failure| (failure.count, failure.text)))
     }
 
     #[getter]
-    fn n_held(&self) -> usize {
-        self.client.n_held()
+    fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.here(py)?.connection_error().map(|error| error.to_string()))
     }
 
-    fn take_log(&self) -> Vec<Record> {
-        self.client.take_log().into_iter().map(to_python).collect()
+    #[getter]
+    fn n_held(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.here(py)?.n_held())
+    }
+
+    fn take_log(&self, py: Python<'_>) -> PyResult<Vec<Record>> {
+        Ok(self.here(py)?.take_log().into_iter().map(to_python).collect())
     }
 
     fn close(&self) {
         // A fork must not send GOODBYE on its parent's socket.
-        if !self.client.is_forked() {
-            self.client.close();
+        if let Some(client) = self.client.unless_forked() {
+            client.close();
         }
     }
 }
 
 impl Client {
+    fn here(&self, py: Python<'_>) -> PyResult<&NetClient> {
+        self.client.here(py, "client")
+    }
+
     /// The client, unless this is a fork or it is closed.
     fn open(&self, py: Python<'_>) -> PyResult<&NetClient> {
-        let client = self.client.here(py, "client")?;
+        let client = self.here(py)?;
         if client.is_closed() { Err(closed(py)) } else { Ok(client) }
     }
 

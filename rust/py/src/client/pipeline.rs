@@ -39,7 +39,7 @@ impl GatherPipeline {
         done: usize,
     ) -> PyResult<u64> {
         let pipeline = self.pipeline.here(py, "pipeline")?;
-        if self.client.is_closed() {
+        if self.client.here(py, "client")?.is_closed() {
             return Err(closed(py));
         }
         let targets = to_targets(py, n, &targets)?;
@@ -63,7 +63,7 @@ impl GatherPipeline {
         let timeout = Duration::from_millis(timeout_ms);
         let waited = blocking(py, pipeline, |pipeline, interrupted| pipeline.wait(timeout, interrupted))?;
         let is_complete = waited.map_err(to_error)?.is_some();
-        if !is_complete && self.client.is_closed() {
+        if !is_complete && self.client.here(py, "client")?.is_closed() {
             return Err(closed(py));
         }
         Ok(is_complete)
@@ -82,10 +82,8 @@ impl GatherPipeline {
 
     fn stop(&self, py: Python<'_>) -> Vec<usize> {
         // In a fork there is no thread to end, and the rows are the parent's.
-        if self.pipeline.is_forked() {
-            return Vec::new();
-        }
-        let taken_back = py.detach(|| self.pipeline.stop());
+        let Some(pipeline) = self.pipeline.unless_forked() else { return Vec::new() };
+        let taken_back = py.detach(|| pipeline.stop());
         taken_back.iter().map(|(_, n_filled)| *n_filled).collect()
     }
 }

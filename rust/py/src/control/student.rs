@@ -82,8 +82,8 @@ impl ControlStudent {
 
     fn close(&self, py: Python<'_>) {
         // In a fork there is no thread to end, and the socket is the parent's.
-        if !self.student.is_forked() {
-            py.detach(|| self.student.close());
+        if let Some(student) = self.student.unless_forked() {
+            py.detach(|| student.close());
         }
     }
 }

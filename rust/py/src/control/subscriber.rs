@@ -49,7 +49,7 @@ impl ControlSubscriber {
 
     #[getter]
     fn is_closed(&self) -> bool {
-        self.subscriber.is_forked() || self.subscriber.is_closed()
+        self.subscriber.unless_forked().is_none_or(NetSubscriber::is_closed)
     }
 
     #[getter]
@@ -63,8 +63,8 @@ impl ControlSubscriber {
 
     fn close(&self, py: Python<'_>) {
         // In a fork the socket is the parent's.
-        if !self.subscriber.is_forked() {
-            py.detach(|| self.subscriber.close());
+        if let Some(subscriber) = self.subscriber.unless_forked() {
+            py.detach(|| subscriber.close());
         }
     }
 }

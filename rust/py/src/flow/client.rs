@@ -49,8 +49,8 @@ impl FlowClient {
     }
 
     #[getter]
-    fn incarnation(&self) -> u64 {
-        self.client.incarnation()
+    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.here(py)?.incarnation())
     }
 
     fn publish(&self, py: Python<'_>, what: &str, value: &[u8]) -> PyResult<()> {
@@ -100,8 +100,8 @@ impl FlowClient {
     fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
         // In a fork there is no thread to end, and the socket is the parent's.
-        if !self.client.is_forked() {
-            py.detach(|| self.client.close(timeout));
+        if let Some(client) = self.client.unless_forked() {
+            py.detach(|| client.close(timeout));
         }
         Ok(())
     }

@@ -54,20 +54,26 @@ impl RowServer {
     }
 
     #[getter]
-    fn endpoint(&self) -> String {
-        self.server.endpoint().to_owned()
+    fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.here(py)?.endpoint().to_owned())
     }
 
     /// Bytes that were written, and connections that were refused or took nothing.
-    fn counts(&self) -> (u64, u64) {
-        self.server.counts()
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        Ok(self.here(py)?.counts())
     }
 
     fn close(&self, py: Python<'_>) {
         // In a fork there is no thread to end, and the sockets are the parent's.
-        if !self.server.is_forked() {
-            py.detach(|| self.server.close());
+        if let Some(server) = self.server.unless_forked() {
+            py.detach(|| server.close());
         }
+    }
+}
+
+impl RowServer {
+    fn here(&self, py: Python<'_>) -> PyResult<&NetServer> {
+        self.server.here(py, "row server")
     }
 }
 

@@ -42,8 +42,8 @@ impl FlowServer {
     }
 
     #[getter]
-    fn endpoint(&self) -> String {
-        self.server.endpoint().to_owned()
+    fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.here(py)?.endpoint().to_owned())
     }
 
     fn send(&self, py: Python<'_>, worker: u32, payload: &[u8]) -> PyResult<()> {
@@ -76,8 +76,8 @@ impl FlowServer {
     fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
         // In a fork there is no thread to end, and the sockets are the parent's.
-        if !self.server.is_forked() {
-            py.detach(|| self.server.close(timeout));
+        if let Some(server) = self.server.unless_forked() {
+            py.detach(|| server.close(timeout));
         }
         Ok(())
     }

@@ -57,8 +57,8 @@ impl HostLink {
     }
 
     #[getter]
-    fn endpoint(&self) -> Option<String> {
-        self.link.endpoint().map(ToString::to_string)
+    fn endpoint(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.link.here(py, "host link")?.endpoint().map(ToString::to_string))
     }
 
     #[getter]
@@ -72,12 +72,13 @@ impl HostLink {
     }
 
     fn next_log(&self, py: Python<'_>) -> Option<Record> {
+        let link = self.link.unless_forked()?;
         py.detach(|| {
             loop {
-                if let Some(record) = self.link.next_log(LOG_SLICE) {
+                if let Some(record) = link.next_log(LOG_SLICE) {
                     return Some(to_python(record));
                 }
-                if self.link.has_ended() {
+                if link.has_ended() {
                     return None;
                 }
             }
@@ -92,9 +93,8 @@ impl HostLink {
 
     fn stop(&self, py: Python<'_>) {
         // A fork must not end its parent's sessions.
-        if self.link.is_forked() {
-            return;
+        if let Some(link) = self.link.unless_forked() {
+            py.detach(|| link.stop());
         }
-        py.detach(|| self.link.stop());
     }
 }

@@ -119,32 +119,36 @@ impl Supplier {
         self.is_renewed.store(true, Ordering::Relaxed);
     }
 
-    fn note_made(&self) {
-        self.supplier.note_made();
+    fn note_made(&self, py: Python<'_>) -> PyResult<()> {
+        self.supplier.here(py, "supplier")?.note_made();
+        Ok(())
     }
 
-    fn may_write(&self) -> bool {
-        self.supplier.may_write()
+    fn may_write(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.supplier.here(py, "supplier")?.may_write())
     }
 
     #[getter]
-    fn connection_error(&self) -> Option<String> {
-        self.supplier.connection_error().map(|error| error.to_string())
+    fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let error = self.supplier.here(py, "supplier")?.connection_error();
+        Ok(error.map(|error| error.to_string()))
     }
 
+    /// Nothing in a fork: it may stop what it has inherited.
     fn take_log(&self) -> Vec<Record> {
-        self.supplier.take_log().into_iter().map(to_python).collect()
+        let records = self.supplier.unless_forked().map(NetSupplier::take_log);
+        records.into_iter().flatten().map(to_python).collect()
     }
 
     fn stop(&self, py: Python<'_>) {
-        if !self.supplier.is_forked() {
-            py.detach(|| self.supplier.stop());
+        if let Some(supplier) = self.supplier.unless_forked() {
+            py.detach(|| supplier.stop());
         }
     }
 
     fn close(&self, py: Python<'_>) {
-        if !self.supplier.is_forked() {
-            py.detach(|| self.supplier.close());
+        if let Some(supplier) = self.supplier.unless_forked() {
+            py.detach(|| supplier.close());
         }
     }
 }

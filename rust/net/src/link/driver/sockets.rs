@@ -2,12 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use softs_proto::broker::PeerId;
 use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
-use softs_proto::link::DIAL_TIMEOUT;
 
 use super::{Driver, READABLE};
 use crate::NetError;
@@ -18,6 +17,9 @@ use crate::link::ingress::Ingresses;
 use crate::transport::acceptor::Acceptor;
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::socket;
+
+/// Time from a dial to a connection.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Driver {
     pub(super) fn accept(&mut self, now: Instant) {
