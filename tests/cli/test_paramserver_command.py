@@ -118,6 +118,7 @@ def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path
         (["--world-size", "2", "--rounds", "5", "--quorum", "3"], "quorum of the run is 3"),
         (["--world-size", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
         (["--world-size", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
+        (["--world-size", "2", "--rounds", "5", "--token-file", "t", "--listen", "softs://a?token_file=f"], "'t' contradicts 'f'"),
     ],
 )  # fmt: skip
 def test_wrong_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +17,15 @@ class HttpThread:
     Args:
         answer: Function that takes the handler of a request, and writes the answer.
         port: Port of loopback; 0 for one that is free.
+        context: TLS of the server; None for none.
     """
 
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> None:
+    def __init__(
+        self,
+        answer: Callable[[BaseHTTPRequestHandler], None],
+        port: int = 0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = WATCHDOG_S
@@ -39,6 +46,8 @@ class HttpThread:
                     self.close_connection = True
 
         self._server = _Server(("127.0.0.1", port), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 

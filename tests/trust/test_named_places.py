@@ -72,6 +72,7 @@ def test_each_place_is_read_as_it_is_written(
         ("softs://a,/job", "'' is not HOST or HOST:PORT, with a port up to 65535"),
         ("softs://a:65536/job", "'a:65536' is not HOST or HOST:PORT"),
         ("softs://a:/job", "'a:' is not HOST or HOST:PORT"),
+        ("softs://9000/job", "'9000' is not HOST or HOST:PORT"),
         ("softs://a:-1/job", "'a:-1' is not HOST or HOST:PORT"),
         ("softs://::1/job", "'::1' is not HOST or HOST:PORT"),
         ("softs://[::1/job", "'[::1' is not HOST or HOST:PORT"),
@@ -101,7 +102,7 @@ def test_texts_that_are_refused(text: str, why: str) -> None:
     assert "secret" not in said
 
 
-@pytest.mark.parametrize("text", ["", "http://a:1", "ipc://a", "SOFTS://a/job", "a/job", "a,b"])
+@pytest.mark.parametrize("text", ["", "http://a:1", "ipc://a", "SOFTS://a/job", "a/job", "a,b", "9000"])
 def test_other_texts_name_both_forms(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"address of coordinator is .*; expected HOST:PORT, .*, or softs://HOST"

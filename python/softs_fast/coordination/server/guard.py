@@ -60,16 +60,14 @@ class Guard:
         """As `identity`, for what members do.
 
         Raises:
-            Denied: it has proven nothing, or to be an administrator, or to have another role.
+            Denied: it has proven nothing, or to be an administrator.
         """
         name = self.identity(context)
-        if name in self._credentials.admins or _role(name) == "admin":
+        if name in self._credentials.admins:
             raise Denied(
                 f'"{name}" is an administrator, which cannot be a worker; give the worker its own identity',
                 False,
             )
-        if _role(name) not in (None, "rank"):
-            raise Denied(f'the role of "{name}" cannot be a worker; give it softs://JOB/rank/NAME', False)
         return name
 
     def administrator(self, context: Any) -> None:
@@ -79,18 +77,11 @@ class Guard:
             Denied: it is none.
         """
         name = self.identity(context)
-        if name is not None and name not in self._credentials.admins and _role(name) != "admin":
+        if name is not None and name not in self._credentials.admins:
             raise Denied(
                 f'"{name}" is no administrator of this job; those are: {", ".join(self._credentials.admins)}',
                 False,
             )
-
-
-def _role(name: str | None) -> str | None:
-    """Return the role of a name of the form ``softs://JOB/ROLE/NAME``; None for any other one."""
-    scheme, _, rest = (name or "").partition("://")
-    parts = rest.split("/")
-    return parts[1] if scheme == "softs" and len(parts) > 2 else None
 
 
 def _address(peer: str) -> tuple[str, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
@@ -48,9 +48,10 @@ class CoordinatorClient:
 
     Args:
         address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
-            the first one that accepts a connection is asked; after a call that no coordinator has answered, the next one.
+            the first one that accepts a connection is asked, and after a call that no coordinator has answered the next one;
+            `status` asks each of them.
         credentials: Credentials with which the caller proves what it is.
-        timeout_s: Seconds that an answer may take.
+        timeout_s: Seconds that an answer of one host may take.
 
     Raises:
         ConfigError: gRPC is not installed; the place or a file is malformed; place and credentials have different token
@@ -75,9 +76,12 @@ class CoordinatorClient:
         """Return what the job does, and what it waits for.
 
         Raises:
-            PeerLost: no coordinator answers in time.
+            PeerLost: no coordinator answers in time, at none of the hosts.
             ConfigError: the caller may not ask for it.
         """
+        for _ in self._place.addresses[1:]:
+            with suppress(PeerLost):
+                return STATUS.decode(self._unary(requests.STATUS, b""))
         return STATUS.decode(self._unary(requests.STATUS, b""))
 
     def watch(self) -> Iterator[Status]:
@@ -145,11 +149,13 @@ class CoordinatorClient:
                 self._address = self._place.answering(self._address)
                 self._channel = open_channel(self._address, self._credentials, Pings())
                 self._is_lost = False
+            channel = self._channel
         try:
-            yield self._channel
+            yield channel
         except PeerLost:
-            # A single host is met again by gRPC itself.
-            self._is_lost = len(self._place.addresses) > 1
+            with self._lock:
+                # A single host is met again by gRPC itself; another thread may have taken the next one already.
+                self._is_lost |= len(self._place.addresses) > 1 and channel is self._channel
             raise
 
     def _unary(self, method: str, data: bytes) -> bytes:

@@ -61,8 +61,11 @@ class StarOptions:
             )
         place = Place.parse(self.listen, "rank 0")
         object.__setattr__(self, "listen", place.only_address("rank 0"))
-        for name in ("server", "client"):
-            object.__setattr__(self, name, place.credentials_or(getattr(self, name)))
+        # The variable does not complete PEM files of one kind by a token of the other.
+        has_files = any(one.has_certificate or one.verifies_peers for one in (self.server, self.client))
+        if place.token_file is not None or not has_files:
+            for name in ("server", "client"):
+                object.__setattr__(self, name, place.credentials_or(getattr(self, name)))
         address = Address.parse(self.listen, "rank 0")
         self.server.check(address, "rank 0")
         if self.advertise is None and address.is_unspecified:

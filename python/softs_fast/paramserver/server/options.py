@@ -32,8 +32,8 @@ class ServerOptions:
         linger_s: Seconds for which the server stays for workers that have not heard of the end.
 
     Raises:
-        ConfigError: a value is out of range, other machines could reach the server without TLS, or a URL is given beside
-            a token file.
+        ConfigError: a value is out of range, other machines could reach the server without TLS, a CA is given without a
+            certificate, or a URL beside a token file.
     """
 
     listen: str = "127.0.0.1:8000"
@@ -52,6 +52,10 @@ class ServerOptions:
     def __post_init__(self) -> None:
         place = Place.parse(self.listen, "parameter server")
         tls = place.credentials_or(self.tls or TlsFiles())
+        if tls.ca is not None and tls.cert is None:
+            raise ConfigError(
+                "the CA of workers is for TLS: give the certificate and the key of the server, too"
+            )
         object.__setattr__(self, "listen", place.only_address("parameter server"))
         object.__setattr__(self, "tls", tls if tls.has_certificate else None)
         for name, least, most in (

@@ -88,7 +88,8 @@ class Session:
         options: WorkerOptions of the worker.
 
     Raises:
-        ConfigError: urllib3 is missing, the proxy is invalid, or the token file cannot be used.
+        ConfigError: urllib3 is missing, the proxy is invalid, the token file cannot be used, or `url_file` is given beside
+            a place.
     """
 
     def __init__(self, invite: Invite, manifest: Manifest, options: WorkerOptions) -> None:
@@ -98,8 +99,11 @@ class Session:
         #: Rises while the worker trains; heartbeats carry it, so that the server knows a worker that hangs.
         self.progress = 0
         self._options = options
+        if invite.place is not None and options.url_file is not None:
+            raise ConfigError(
+                "a file with the server's URL is for an invite; name several hosts instead: softs://HOST,HOST2/JOB?token_file=FILE"
+            )
         self._transport = Transport(invite, options.proxy)
-        self._must_ask = invite.place is not None
         self._turns = itertools.cycle(() if invite.place is None else invite.place.addresses)
         next(self._turns, None)
         self._keys: _Keys | None = None
@@ -308,7 +312,8 @@ class Session:
     def _join(self) -> _Keys:
         retries = Retries(self._options.rejoin_timeout_s)
         while True:
-            if self._must_ask:
+            # Another host may have another run, until the worker is of one.
+            if self.invite.place is not None and self._keys is None:
                 try:
                     self._ask()
                 except TransportError as error:
@@ -373,12 +378,11 @@ class Session:
         finally:
             response.close()
         self.invite = replace(self.invite, job=bytes.fromhex(told.job), secret=bytes.fromhex(told.secret))
-        self._must_ask = False
 
     def _refuse_at_once(self, error: TransportError) -> None:
-        """Before the first join, a wrong secret is the invite's fault, which time does not mend."""
+        """Before the first join, a wrong secret is the invite's fault, which time does not mend; with a place it is asked anew."""
         failure = _failure_of(error.body) if error.status == HTTPStatus.UNAUTHORIZED else None
-        if self._keys is None and failure is not None:
+        if self._keys is None and self.invite.place is None and failure is not None:
             raise ConfigError(
                 f"the server at {self.invite.url} does not know the invite: {failure.message}; "
                 "ask for the line that it prints now"
