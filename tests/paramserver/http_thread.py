@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,6 +64,9 @@ class HttpThread:
         self._thread.join()
         self._server.server_close()
         for connection in list(self._server.connections):
+            with suppress(OSError):
+                # A thread that reads from it would keep it open.
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
 
