@@ -22,7 +22,7 @@ class WorkerOptions:
     Attributes:
         name: Name of this machine, for the server's page; "" for its host name.
         rejoin_timeout_s: Seconds that the server may be out of reach before the worker fails.
-        url_file: File with the server's present URL, read when the old one leads elsewhere.
+        url_file: File with the server's present URL, read when the old one leads elsewhere; for an invite, not for a place.
         ask_url: Function that asks a person for the URL and returns it, or None; called in the same case.
         proxy: URL of an HTTP proxy.
         push_codec: Codec of pushes; None: the one that the server says.
