@@ -177,7 +177,8 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1000, help="hosts (%(default)s)")
     parser.add_argument("--sample-bytes", type=int, default=12000, help="bytes of a sample (%(default)s)")
     parser.add_argument("--suppliers", type=int, default=8000, help="suppliers on all hosts (%(default)s)")
-    parser.add_argument("--students", type=int, default=8, help="students, 8 on a host (%(default)s)")
+    text = f"students, 8 on a host; in the scenario job at least {LEAST_RANKS} (%(default)s)"
+    parser.add_argument("--students", type=int, default=8, help=text)
     parser.add_argument("--slots", type=int, default=3072, help="slots of each student (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of chance (%(default)s)")
     parser.add_argument("--scenario", action="append", help="scenario to run; may be repeated (default: all)")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from market import Market
@@ -83,8 +84,12 @@ class Screen:
 
 
 @pytest.fixture
-def screen() -> Iterator[Callable[..., Screen]]:
-    """Open terminals that are closed after the test."""
+def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Screen]]:
+    """Open terminals that are closed after the test, in which the flows of other tests are not asked.
+
+    A signal that arrives as the socket of a question is closed leaves it open, with a warning.
+    """
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     screens: list[Screen] = []
 
     def start(*arguments: object) -> Screen:
