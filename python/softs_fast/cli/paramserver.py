@@ -346,7 +346,7 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
     if self_signed:
         cert, key = (state.with_name(f"{state.name}.{one}.pem") for one in ("cert", "key"))
         tls = TlsFiles(cert, key, self_signed=True)
-    return options_of(ServerOptions, arguments, tls=tls if tls.has_certificate else None)
+    return options_of(ServerOptions, arguments, tls=tls)
 
 
 def _run_options(arguments: argparse.Namespace) -> RunOptions:

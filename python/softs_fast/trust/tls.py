@@ -161,7 +161,7 @@ class TlsFiles:
             ConfigError: A file cannot be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._load(context, self._read())
+        self.load(context)
         return context
 
     def der(self) -> tuple[bytes, list[bytes], list[bytes]] | None:

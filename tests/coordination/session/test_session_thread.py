@@ -72,8 +72,9 @@ def test_a_client_asks_the_next_host_after_one_that_gives_no_answer() -> None:
                 with pytest.raises(PeerLost, match=f"coordinator at {address}"):
                     client.administer(End("over"))
             # What changes nothing is asked of each.
-            with pytest.raises(PeerLost, match=f"coordinator at {second}"):
-                client.status()
+            for ask in (client.status, lambda: next(client.watch())):
+                with pytest.raises(PeerLost, match=f"coordinator at {second}"):
+                    ask()
 
 
 def test_the_own_address_is_known_while_the_name_of_the_coordinator_is_not(

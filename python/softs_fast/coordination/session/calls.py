@@ -48,8 +48,8 @@ class CoordinatorClient:
 
     Args:
         address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
-            the first one that accepts a connection is asked, and after a call that no coordinator has answered the next one;
-            `status` asks each of them.
+            the client asks the first one that accepts a connection, and after a call without an answer the next one. `status`
+            and `watch` ask each of them.
         credentials: Credentials with which the caller proves what it is.
         timeout_s: Seconds that an answer of one host may take.
 
@@ -68,7 +68,8 @@ class CoordinatorClient:
         self._credentials = self._place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
         self._channel = open_channel(self._address, self._credentials, Pings())
-        self._is_lost = False
+        #: Channel of a call that no coordinator has answered.
+        self._lost: Any = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -92,6 +93,8 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
         """
         grpc = import_grpc()
+        # The first host that answers is watched.
+        self.status()
         with self._asking() as channel:
             stream = channel.unary_stream(requests.WATCH)(b"")
             try:
@@ -141,21 +144,20 @@ class CoordinatorClient:
 
     @contextmanager
     def _asking(self) -> Iterator[Any]:
-        """Lend the channel to one call; after one that is lost, the next call takes the next host."""
+        """Lend the channel to one call. After a call without an answer, the next one takes the next host."""
         check_process(self._pid, f"the client of the coordinator at {self._address}")
         with self._lock:
-            if self._is_lost:
+            if self._channel is self._lost:
                 self._channel.close()
                 self._address = self._place.answering(self._address)
                 self._channel = open_channel(self._address, self._credentials, Pings())
-                self._is_lost = False
             channel = self._channel
         try:
             yield channel
         except PeerLost:
-            with self._lock:
-                # A single host is met again by gRPC itself; another thread may have taken the next one already.
-                self._is_lost |= len(self._place.addresses) > 1 and channel is self._channel
+            # gRPC itself connects to a single host again.
+            if len(self._place.addresses) > 1:
+                self._lost = channel
             raise
 
     def _unary(self, method: str, data: bytes) -> bytes:

@@ -32,8 +32,8 @@ class ServerOptions:
         linger_s: Seconds for which the server stays for workers that have not heard of the end.
 
     Raises:
-        ConfigError: a value is out of range, other machines could reach the server without TLS, a CA is given without a
-            certificate, or a URL beside a token file.
+        ConfigError: a value is out of range, other machines could reach the server without TLS, or a URL is given beside a
+            token file.
     """
 
     listen: str = "127.0.0.1:8000"
@@ -52,12 +52,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         place = Place.parse(self.listen, "parameter server")
         tls = place.credentials_or(self.tls or TlsFiles())
-        if tls.ca is not None and tls.cert is None:
-            raise ConfigError(
-                "the CA of workers is for TLS: give the certificate and the key of the server, too"
-            )
         object.__setattr__(self, "listen", place.only_address("parameter server"))
-        object.__setattr__(self, "tls", tls if tls.has_certificate else None)
+        object.__setattr__(self, "tls", None if tls == TlsFiles() else tls)
         for name, least, most in (
             ("evaluate_every", 0, 1 << 31),
             ("stop_after_evaluations", 1, 1 << 31),
@@ -72,7 +68,8 @@ class ServerOptions:
             checked_url(self.public_url.rstrip("/"))
             if tls.token_file is not None:
                 raise ConfigError(
-                    "--public-url is for an invite; with --token-file give workers softs://HOST:PORT?token_file=FILE"
+                    "public_url is for an invite; with a token file (--token-file, softs:// or SOFTS_FAST_TOKEN_FILE) leave it "
+                    "out, and give workers softs://HOST:PORT?token_file=FILE"
                 )
         remedy = (
             "give --token-file, --tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; "

@@ -394,7 +394,7 @@ class Session:
 
     def _pause(self, retries: Retries, error: TransportError) -> None:
         """Wait as long as the machine says, and move to another URL if it says so."""
-        if error.trouble is Trouble.CUT and self._keys is None and (problem := self._problem()):
+        if error.trouble is Trouble.CUT and self._keys is None and (problem := self._plain_problem()):
             error = TransportError(Trouble.CERTIFICATE, problem)
         now, cause = time.monotonic(), f"{error.trouble.value}: {error}"
         attempt = self._outage.failed(now, cause, is_refusal=error.trouble is Trouble.CERTIFICATE)
@@ -417,14 +417,12 @@ class Session:
         if self._is_closed.wait(pause.seconds):
             raise PeerLost("the session was closed")
 
-    def _problem(self) -> str | None:
-        """Return why a server ends a connection: it wants TLS, or another token."""
-        url, place = urlsplit(self.invite.url), self.invite.place
-        is_asked = url.scheme == "http" or place is not None
-        if not is_asked or url.hostname is None or self._options.proxy is not None:
+    def _plain_problem(self) -> str | None:
+        """Return why a server ends a connection without TLS, if it wants TLS."""
+        url = urlsplit(self.invite.url)
+        if url.scheme != "http" or url.hostname is None or self._options.proxy is not None:
             return None
-        files = TlsFiles(token_file=None if place is None else place.token_file)
-        return tls_problem(url.hostname, url.port or 80, files)
+        return tls_problem(url.hostname, url.port or 80, TlsFiles())
 
     def _take_next_host(self) -> None:
         """Use the next host of the place, and the token file as it is now."""
