@@ -104,7 +104,8 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--tls-key": {"type": Path, "metavar": "PEM", "help": "key of the certificate"},
     "--token-file": {
         "type": Path,
-        "help": "token file of the job, with mode 0600; softs-fast keys new FILE makes one",
+        "help": "token file of the job, with mode 0600; softs-fast keys new FILE makes one (default: that of the place, else "
+        "of SOFTS_FAST_TOKEN_FILE)",
     },
     "--top-k-fraction": {
         "type": between(float, 1e-9, 1.0),
