@@ -44,6 +44,7 @@ def test_it_serves_until_a_signal_comes(command: Command, run: Run, number: int)
     status, _, errors = run("coordinator", "status", said["coordinator"])
     assert status == 1
     assert errors.startswith(f"softs-fast: no coordinator answers at {said['coordinator']}")
+    assert errors.endswith("; start it, or correct the address\n")
     assert errors.count("\n") == 1
 
 

@@ -114,19 +114,13 @@ class Place:
             )
         return self.addresses[0]
 
-    def answering(self, lost: str | None = None) -> str:
-        """Return the first address that accepts a connection, or the last one if none does; a single one is not tried.
-
-        Args:
-            lost: Address that has answered no more: those behind it are tried first, and it is the last one.
-        """
-        begin = 0 if lost is None else self.addresses.index(lost) + 1
-        *others, last = self.addresses[begin:] + self.addresses[:begin]
-        for address in others:
+    def answering(self) -> str:
+        """Return the first address that accepts a connection, or the last address if none does; a single one is not tried."""
+        for address in self.addresses[:-1]:
             host, port = Address.split(address, "service")
             with suppress(OSError, UnicodeError), socket.create_connection((host, port), _CONNECT_S):
                 return address
-        return last
+        return self.addresses[-1]
 
     def job_or(self, given: str | None) -> str | None:
         """Return the name of the job: the one given beside the place, else that of the place.

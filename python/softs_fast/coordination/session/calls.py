@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
 from ...process import check_process
-from ...trust import Place
+from ...trust import Place, UnknownHostError
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings
@@ -65,6 +66,9 @@ class CoordinatorClient:
     ) -> None:
         self._place = Place.parse(address, "coordinator")
         self._address = self._place.answering()
+        addresses = self._place.addresses
+        begin = addresses.index(self._address) + 1
+        self._turns = itertools.cycle(addresses[begin:] + addresses[:begin])
         self._credentials = self._place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
         self._channel = open_channel(self._address, self._credentials, Pings())
@@ -77,13 +81,16 @@ class CoordinatorClient:
         """Return what the job does, and what it waits for.
 
         Raises:
-            PeerLost: no coordinator answers in time, at none of the hosts.
+            PeerLost: no coordinator answers in time, at any of the hosts.
             ConfigError: the caller may not ask for it.
         """
-        for _ in self._place.addresses[1:]:
-            with suppress(PeerLost):
+        causes = []
+        for _ in self._place.addresses:
+            try:
                 return STATUS.decode(self._unary(requests.STATUS, b""))
-        return STATUS.decode(self._unary(requests.STATUS, b""))
+            except (PeerLost, UnknownHostError) as error:
+                causes.append(str(error))
+        raise PeerLost("; ".join(causes))
 
     def watch(self) -> Iterator[Status]:
         """Iterate over the status: the present one, then one after each change.
@@ -149,7 +156,7 @@ class CoordinatorClient:
         with self._lock:
             if self._channel is self._lost:
                 self._channel.close()
-                self._address = self._place.answering(self._address)
+                self._address = next(self._turns)
                 self._channel = open_channel(self._address, self._credentials, Pings())
             channel = self._channel
         try:

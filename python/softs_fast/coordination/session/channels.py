@@ -81,5 +81,6 @@ def error_of(error: Any, address: str, credentials: ClientCredentials | None = N
     if credentials is not None and (problem := certificate_problem(error, address, credentials)):
         return ConfigError(f"no connection to the coordinator at {address}: {problem}")
     if code == codes.UNAVAILABLE:
-        return PeerLost(f"no coordinator answers at {address}: {text}")
+        remedy = "; start it, or correct the address" if _NO_CONNECTION in text else ""
+        return PeerLost(f"no coordinator answers at {address}: {text}{remedy}")
     return PeerLost(f"coordinator at {address}: {text}")
