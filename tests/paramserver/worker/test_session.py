@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from side_by_side import in_threads
@@ -182,19 +183,24 @@ def test_each_host_is_asked_for_its_own_secret_until_one_lets_the_worker_join(tm
         assert [server.requests["GET /v1/invite"] for server in (first, second)] == [1, 1]
 
 
-def test_a_secret_that_a_host_told_before_it_was_replaced_is_asked_for_anew(tmp_path: Path) -> None:
+def test_a_secret_that_a_host_told_before_it_was_replaced_is_asked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = token_file(tmp_path / "own", "a")
     with FakeServer(linear(), CONFIG, context=tls(file)) as server:
+        handle = server.handle
 
-        def another_run(method: str, path: str) -> Answer | None:
-            server.before = lambda *_: None
+        def tell_and_replace(*request: Any) -> tuple[int, dict[str, str], bytes]:
+            monkeypatch.undo()
+            told = handle(*request)
             server.secret = bytes(32)
-            raise ConnectionError
+            return told
 
-        server.before = another_run
+        monkeypatch.setattr(server, "handle", tell_and_replace)
         with session(Invite.parse(f"softs://127.0.0.1:{server.port}?token_file={file}")) as one:
             one.join()
             assert one.invite.secret == bytes(32)
+        assert server.requests["GET /v1/invite"] == 2
 
 
 def test_a_token_that_was_replaced_is_used_when_a_worker_connects_again(tmp_path: Path) -> None:
