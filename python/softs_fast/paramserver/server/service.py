@@ -30,7 +30,7 @@ from .http.sessions import Sessions
 from .http.uploads import Uploads
 from .options import ServerOptions
 from .training.evaluation import Evaluation
-from .training.state_file import load_state, new_state, save_state
+from .training.state_file import load_state, lock_state, new_state, save_state
 from .training.trainer import Trainer
 from .training.weights import Committed, Weights
 
@@ -58,7 +58,7 @@ class Service:
         listener: Listening socket, as `listen` returns it; None: it is made here.
 
     Raises:
-        ConfigError: uvicorn or zstd is not installed, or a file cannot be used.
+        ConfigError: uvicorn or zstd is not installed, a file cannot be used, or another server uses the state file.
         EndpointInUse: another process listens at the address.
     """
 
@@ -76,6 +76,15 @@ class Service:
             import_zstd()
         self.options = options
         self._context = None if options.tls is None else options.tls.ssl_server(["http/1.1"])
+        self._lock = lock_state(options.state)
+        try:
+            self._build(job, run, config, listener)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _build(self, job: Job, run: RunOptions, config: RunConfig, listener: socket.socket | None) -> None:
+        options = self.options
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
@@ -263,6 +272,7 @@ class Service:
         if self._server is not None:
             await self._server.wait_closed()
         self._socket.close()
+        self._lock.close()
 
     def _write_first(self) -> None:
         """The timeline of this server must be in both files before any worker sees it: either may be lost later."""
