@@ -68,7 +68,7 @@ class FakeServer:
         before_body: the same, with the body.
 
     Args:
-        context: TLS that lets in holders of a token alone, who are told the secret.
+        context: TLS that lets in holders of a token alone; the server tells them the secret.
     """
 
     def __init__(
