@@ -44,6 +44,7 @@ def test_it_serves_until_a_signal_comes(command: Command, run: Run, number: int)
     status, _, errors = run("coordinator", "status", said["coordinator"])
     assert status == 1
     assert errors.startswith(f"softs-fast: no coordinator answers at {said['coordinator']}")
+    assert errors.endswith("; start it, or correct the address\n")
     assert errors.count("\n") == 1
 
 
@@ -98,6 +99,11 @@ def test_metrics(command: Command) -> None:
         (["--min-workers", "4", "--max-workers", "2"], "max_workers"),
         (["--world-size", "3", "--multiple-of", "2"], "no job has 3 to 3 members in multiples of 2"),
         (["--world-size", "2", "--listen", "0.0.0.0:0"], "without TLS"),
+        (["--world-size", "2", "--listen", "softs://a,b/job"], "expected one host, got a:29401 and b:29401"),
+        (
+            ["--world-size", "2", "--listen", "softs://a/one", "--job", "two"],
+            "job 'two' contradicts 'one' of the place",
+        ),
         (["--world-size", "2", "--tls-cert", "c.pem"], "a certificate needs its key"),
         (["--world-size", "2", "--state", "/nowhere/at/all"], "No such file"),
         (["--world-size", "2", "--token-file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),

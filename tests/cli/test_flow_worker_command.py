@@ -56,7 +56,7 @@ def test_errors_before_it_has_joined(
     assert main(["flow", "worker", nowhere, *rest]) == 1
     assert "must be a file of this user with mode 0600" in capsys.readouterr().err
     assert main(["flow", "worker", nowhere, "host_flow:make_flow"]) == 1
-    assert "give --token-file, or softs:// with ?token_file=" in capsys.readouterr().err
+    assert "give --token-file, softs:// with ?token_file=" in capsys.readouterr().err
     token.chmod(0o600)
     place = f"softs://127.0.0.1:8,127.0.0.1:9/ppo?token_file={token}"
     assert main(["flow", "worker", place, "--connect-timeout", "0.01", "host_flow:make_flow"]) == 1

@@ -111,13 +111,16 @@ def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--world-size", "2", "--rounds", "5", "--listen", "x"], "expected HOST:PORT"),
+        (["--world-size", "2", "--rounds", "5", "--listen", "x:y"], "expected HOST:PORT"),
+        (["--world-size", "2", "--rounds", "5", "--listen", "softs://a,b"], "expected one host, got a:8000 and b:8000"),
+        (["--world-size", "2", "--rounds", "5", "--tls-self-signed", "--listen", "softs://a?token_file=f"], "a token file makes the"),
         (["--world-size", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without TLS"),
         (["--world-size", "2", "--rounds", "5", "--quorum", "3"], "quorum of the run is 3"),
         (["--world-size", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
         (["--world-size", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
+        (["--world-size", "2", "--rounds", "5", "--token-file", "t", "--listen", "softs://a?token_file=f"], "'t' contradicts 'f'"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

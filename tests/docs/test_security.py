@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,9 @@ def opens(root: Path) -> set[str]:
     return found
 
 
-def rows() -> list[list[str]]:
-    """The table, without its head."""
-    text = PAGE.read_text().split("\n## Each listener\n")[1].split("\n## ")[0]
+def rows(section: str = "Each listener") -> list[list[str]]:
+    """The table of a section, without its head."""
+    text = PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
     return [[cell.strip() for cell in row] for row in ROW.findall(text)][2:]
 
 
@@ -64,7 +65,54 @@ def test_each_place_has_a_row_and_each_row_a_place() -> None:
 
 def test_no_cell_is_empty() -> None:
     assert len(rows()) >= 12
-    assert all(all(row) for row in rows())
+    assert all(all(row) for row in rows() + rows("Rights by proof"))
+
+
+class Call:
+    """A call to a coordinator, of a peer with a certificate."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:40000"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        # The common name counts only without a URI.
+        return {"peer_uri": [self.name.encode()], "x509_common_name": [b"admin"]}
+
+
+PEM = {"cert": Path("c"), "key": Path("k"), "ca": Path("a")}
+
+
+@pytest.mark.parametrize(
+    ("proof", "files", "name"),
+    [
+        ("own user, on loopback, without files", {}, ""),
+        ("token file", {"token_file": Path("t")}, ""),
+        ("certificate of the CA", PEM, "w0"),
+        ("the same, with a name of `--admin`", PEM, "admin"),
+    ],
+)
+def test_a_coordinator_gives_the_rights_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, proof: str, files: dict[str, Path], name: str
+) -> None:
+    pytest.importorskip("grpc", reason="needs the extra grpc")
+    from softs_fast.coordination import ServerCredentials
+    from softs_fast.coordination.server import guard
+
+    monkeypatch.setattr(guard, "is_ours", lambda *_: True)
+    [said] = [row[2] for row in rows("Rights by proof") if row[0] == proof]
+    found = []
+    one = guard.Guard(ServerCredentials(**files), 1)
+    with suppress(guard.Denied):
+        found.append("member by any id" if one.worker(Call(name)) is None else "member by its own name")
+    try:
+        one.administrator(Call(name))
+        found.append("administrator")
+    except guard.Denied:
+        found.append("status")
+    assert ", ".join(found) == said
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,17 @@ def test_with_a_token_names_are_not_looked_up(made: list[NativeLink], tmp_path: 
     assert [type(key), len(chain), len(roots)] == [bytes, 1, 1]
 
 
-def test_a_place_has_the_token_file(made: list[NativeLink], tmp_path: Path) -> None:
+def test_a_place_has_the_token_file(
+    made: list[NativeLink], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cryptography", reason="makes certificates")
     file = token_file(tmp_path / "token", "a")
     HostLink(listen=f"softs://0.0.0.0/digits?token_file={file}", connect="softs://[2001:db8::7]").close()
     listen, connect, *_, der = made[0].asked
     assert (listen, connect) == ("tcp://0.0.0.0:4700", ["tcp://[2001:db8::7]:4700"])
     assert der is not None
+    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", str(tmp_path / "not-there"))
+    HostLink(listen="127.0.0.1", connect=f"softs://teachers?token_file={file}").close()
     with pytest.raises(ConfigError, match=r"token file '.*token' contradicts 'other' of the place"):
         HostLink(connect=[f"softs://a/job?token_file={file}", "softs://b/job?token_file=other"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import RunConfig, decode, encode
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite, of_module
-from softs_fast.paramserver.worker.session import WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
 
 #: Of the workers in most tests.
 OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
@@ -65,11 +66,22 @@ class FakeServer:
         requests: how often each method and path was asked for.
         before: called with (method, path) before a request is answered; may return an answer of its own.
         before_body: the same, with the body.
+
+    Args:
+        context: TLS that lets in holders of a token alone; the server tells them the secret.
     """
 
     def __init__(
-        self, module: nn.Module, config: RunConfig, *, world_size: int = 1, need: int = 1, lr: float = 0.1
+        self,
+        module: nn.Module,
+        config: RunConfig,
+        *,
+        world_size: int = 1,
+        need: int = 1,
+        lr: float = 0.1,
+        context: ssl.SSLContext | None = None,
     ) -> None:
+        self._context = context
         self.manifest = Manifest.of(module)
         self.config, self.world_size, self.need, self.lr = config, world_size, need, lr
         self.contents = of_module(module, self.manifest)
@@ -91,7 +103,7 @@ class FakeServer:
         self._listen(0)
 
     def _listen(self, port: int) -> None:
-        self._http = HttpThread(self._answer, port)
+        self._http = HttpThread(self._answer, port, self._context)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         n = int(handler.headers.get("Content-Length", 0))
@@ -150,6 +162,9 @@ class FakeServer:
     ) -> tuple[int, dict[str, str], bytes]:
         """Answer a request, signed."""
         path = urlsplit(target).path
+        if self._context is not None and path == answers.INVITE:
+            self.requests[f"{method} {path}"] += 1
+            return 200, {}, encode(messages.Admission(self.job.hex(), self.secret.hex()))
         try:
             given = signing.Authorization.parse(headers.get("Authorization", ""))
         except WireError:

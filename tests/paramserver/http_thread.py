@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,9 +19,15 @@ class HttpThread:
     Args:
         answer: Function that takes the handler of a request, and writes the answer.
         port: Port of loopback; 0 for one that is free.
+        context: TLS of the server; None for none.
     """
 
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> None:
+    def __init__(
+        self,
+        answer: Callable[[BaseHTTPRequestHandler], None],
+        port: int = 0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = WATCHDOG_S
@@ -39,6 +48,8 @@ class HttpThread:
                     self.close_connection = True
 
         self._server = _Server(("127.0.0.1", port), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
@@ -53,6 +64,9 @@ class HttpThread:
         self._thread.join()
         self._server.server_close()
         for connection in list(self._server.connections):
+            with suppress(OSError):
+                # A thread that reads from it would keep it open.
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
 

@@ -17,8 +17,8 @@ from role import say
 from softs_fast.paramserver.job import Job
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.options import WorkerOptions
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 
 N_SAMPLES, N_INPUTS = 120, 20

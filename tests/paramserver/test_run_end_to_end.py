@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from side_by_side import in_threads
+from token_files import token_file
 from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
@@ -22,12 +23,16 @@ from remote_worker import JOB, N_SAMPLES, data, loss, model, sgd
 from torch import nn
 
 from softs_fast.errors import ConfigError
+from softs_fast.paramserver.owner.access import OwnerAccess, read_owner, write_owner
+from softs_fast.paramserver.owner.client import OwnerClient
 from softs_fast.paramserver.server.options import TlsFiles
+from softs_fast.paramserver.server.training.state_file import load_state
 from softs_fast.paramserver.wire.invite import Invite
+from softs_fast.paramserver.wire.signing import owner_key
 from softs_fast.paramserver.worker.batches import order, shard
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.options import WorkerOptions
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 
 OPTIONS = WorkerOptions("test", rejoin_timeout_s=30.0)
@@ -171,6 +176,38 @@ def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Any, tmp_path: 
         with pytest.raises(ConfigError, match=cause):
             RemoteOptimizer(model(), invite, OPTIONS)
     work_in_threads(1, Invite.parse(line))
+    assert server.wait(WATCHDOG_S)
+
+
+def test_holders_of_a_token_need_no_invite(serve: Any, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    own, other = token_file(tmp_path / "own", "a"), token_file(tmp_path / "other", "b")
+    # All addresses of this machine: other machines reach it.
+    listen = {"listen": f"softs://0.0.0.0:0/digits?token_file={own}"}
+    server = serve(JOB, EXACT, LINGER | listen, rounds=2, scale_rate="none")
+    port = server.invite.url.rpartition(":")[2]
+    near = f"127.0.0.1:{port}"
+    known = replace(server.invite, url=f"https://{near}", place=None)
+    for invite, cause in (
+        (
+            f"softs://{near}?token_file={other}",
+            f"it does not have the token of {other}; give both ends the same",
+        ),
+        # With the secret of the run, and without the token.
+        (known, "its certificate is not accepted"),
+        (replace(known, url=f"http://{near}"), "it speaks TLS"),
+    ):
+        with pytest.raises(ConfigError, match=cause):
+            RemoteOptimizer(model(), invite, OPTIONS)
+    saved = load_state(tmp_path / "s.state")
+    assert saved is not None
+    write_owner(tmp_path / "s.state", OwnerAccess(server.invite, owner_key(saved.owner, saved.job)))
+    with OwnerClient(read_owner(tmp_path / "s.state")) as owner:
+        status = owner.status()
+    assert status is not None
+    assert status.version == 0
+    # At the first of the two hosts nothing listens.
+    work_in_threads(1, Invite.parse(f"softs://127.0.0.1:1,{near}/digits?token_file={own}"))
     assert server.wait(WATCHDOG_S)
 
 

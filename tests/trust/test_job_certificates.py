@@ -302,6 +302,10 @@ def test_memory_that_the_system_refuses_is_an_error_of_the_configuration(
     monkeypatch.setattr(os, "memfd_create", refused)
     with pytest.raises(ConfigError, match=f"cannot load the certificate of {path}: .*Permission denied"):
         TlsFiles(token_file=path).load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    # As on a Mac, where a worker of a parameter server may run.
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(ConfigError, match="a token file needs Linux here; give PEM files, or the invite"):
+        TlsFiles(token_file=path).ssl_client()
 
 
 def test_pem_files_beside_a_token_file_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ FORM = "expected softs://HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
     ],
 )
 def test_texts_that_are_a_place(text: str, place: Place) -> None:
-    assert Place.parse(text, "host link", port=4700) == place
+    assert Place.parse(text, "host link") == place
+    assert Place.parse(str(place), "host link") == place
 
 
 HOSTS = st.sampled_from(["a", "node-1.cluster", "10.0.0.1", "[::1]", "[2001:db8::7]"])
@@ -58,7 +60,7 @@ def test_each_place_is_read_as_it_is_written(
     said = ",".join(host if port is None else f"{host}:{port}" for host, port in hosts)
     text = f"softs://{said}" + (f"/{job}" if job else "") + (f"?token_file={file}" if file else "")
     addresses = tuple(f"{host}:{29401 if port is None else port}" for host, port in hosts)
-    assert Place.parse(text, "coordinator", port=29401) == Place(addresses, job, Path(file) if file else None)
+    assert Place.parse(text, "coordinator") == Place(addresses, job, Path(file) if file else None)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,7 @@ def test_each_place_is_read_as_it_is_written(
         ("softs://a,/job", "'' is not HOST or HOST:PORT, with a port up to 65535"),
         ("softs://a:65536/job", "'a:65536' is not HOST or HOST:PORT"),
         ("softs://a:/job", "'a:' is not HOST or HOST:PORT"),
+        ("softs://9000/job", "'9000' is not HOST or HOST:PORT"),
         ("softs://a:-1/job", "'a:-1' is not HOST or HOST:PORT"),
         ("softs://::1/job", "'::1' is not HOST or HOST:PORT"),
         ("softs://[::1/job", "'[::1' is not HOST or HOST:PORT"),
@@ -91,7 +94,7 @@ def test_each_place_is_read_as_it_is_written(
 )
 def test_texts_that_are_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Place.parse(text, "coordinator", port=1)
+        Place.parse(text, "coordinator")
     said = str(raised.value)
     assert said.startswith("place of coordinator is 'softs://")
     assert why in said
@@ -99,12 +102,12 @@ def test_texts_that_are_refused(text: str, why: str) -> None:
     assert "secret" not in said
 
 
-@pytest.mark.parametrize("text", ["", "http://a:1", "ipc://a", "SOFTS://a/job", "a/job", "a,b"])
+@pytest.mark.parametrize("text", ["", "http://a:1", "ipc://a", "SOFTS://a/job", "a/job", "a,b", "9000"])
 def test_other_texts_name_both_forms(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"address of coordinator is .*; expected HOST:PORT, .*, or softs://HOST"
     ):
-        Place.parse(text, "coordinator", port=1)
+        Place.parse(text, "coordinator")
 
 
 def test_a_service_without_a_standard_port_needs_one() -> None:
@@ -132,6 +135,17 @@ def test_what_is_given_beside_a_place_is_the_same_or_refused() -> None:
         full.credentials_or(pem)
 
 
+def test_the_environment_names_a_token_file_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare, pem = Place(("a:1",)), TlsFiles(Path("c"), Path("k"), Path("ca"))
+    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", "e")
+    assert bare.credentials_or(TlsFiles()) == TlsFiles(token_file=Path("e"))
+    for own in (pem, TlsFiles(ca=Path("ca")), TlsFiles(token_file=Path("y"))):
+        assert bare.credentials_or(own) is own
+    assert replace(bare, token_file=Path("x")).credentials_or(TlsFiles()).token_file == Path("x")
+    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", "")
+    assert bare.credentials_or(TlsFiles()) == TlsFiles()
+
+
 def test_the_first_host_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         first, second = (f"127.0.0.1:{server.getsockname()[1]}" for server in (one, two))
@@ -141,3 +155,11 @@ def test_the_first_host_that_answers_is_taken() -> None:
         assert Place((first, second)).answering() == second
     assert Place((first, second)).answering() == second
     assert Place(("not.yet.invalid:1",)).answering() == "not.yet.invalid:1"
+
+
+def test_a_place_that_cannot_have_several_hosts() -> None:
+    assert Place(("a:1",)).only_address("coordinator") == "a:1"
+    with pytest.raises(
+        ConfigError, match="place of coordinator: expected one host, got a:1 and b:2; a server"
+    ):
+        Place(("a:1", "b:2")).only_address("coordinator")

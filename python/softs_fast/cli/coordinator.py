@@ -26,7 +26,7 @@ _EPILOG = """\
 examples:
   softs-fast coordinator run --world-size 4
   softs-fast coordinator run --min-workers 2 --max-workers 8 --state /shared/job.state --job my-job
-  softs-fast coordinator run --world-size 4 --listen 0.0.0.0:29401 --token-file job.token
+  softs-fast coordinator run --world-size 4 --listen 'softs://0.0.0.0/my-job?token_file=job.token'
 
 It tells workers which of them are members, and at once when one is gone. docs/coordination.md tells more."""
 
@@ -210,9 +210,11 @@ def _run(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..coordination import import_grpc
+    from ..trust import Place
 
     import_grpc()
     setup_logging(arguments.log_level)
+    arguments.job = Place.parse(arguments.listen, "coordinator").job_or(arguments.job)
     asyncio.run(_serve(arguments, _job(arguments)))
 
 

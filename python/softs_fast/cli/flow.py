@@ -44,7 +44,7 @@ def add_commands(add_parser: AddParser) -> None:
         help="place of the master, tcp://HOST:PORT or softs://HOST:PORT/JOB?token_file=FILE",
     )
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="function that makes the flow")
-    option(parser, "--token-file", shown="that of PLACE")
+    option(parser, "--token-file")
     option(
         parser, "--rank", "number of this worker", type=natural,
         shown="RANK, SLURM_PROCID, or what another launcher has set",

@@ -24,8 +24,7 @@ examples:
   softs-fast host --connect 'softs://teachers/digits?token_file=job.token'
   softs-fast run --factory teachers:make_supplier -- softs-fast host --listen 0.0.0.0 --token-file job.token
 
-Of two hosts one listens and either connects. --listen takes a PLACE, too. A port is 4700 unless it is given.
-docs/hosts.md tells more."""
+Of two hosts one listens and either connects. A port is 4700 unless it is given. docs/hosts.md tells more."""
 
 
 def add_command(add_parser: AddParser) -> None:

@@ -80,7 +80,10 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--gpus": {"type": _gpus, "metavar": "I,J", "help": "devices; worker i sees one of them, in turn"},
     "--interval": {"type": seconds, "help": "seconds between two looks at a broker and at flows"},
     "--json": {"action": "store_true", "help": "print JSON, one object per line"},
-    "--listen": {"metavar": "HOST:PORT", "help": "address to listen at; port 0 takes a free one"},
+    "--listen": {
+        "metavar": "PLACE",
+        "help": f"place to listen at, HOST:PORT or {PLACE}; port 0 takes a free one",
+    },
     "--log-level": {
         "choices": ("debug", "info", "warning", "error"),
         "help": "least severity of the records that are logged",
@@ -101,7 +104,8 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--tls-key": {"type": Path, "metavar": "PEM", "help": "key of the certificate"},
     "--token-file": {
         "type": Path,
-        "help": "token file of the job, with mode 0600; softs-fast keys new FILE makes one",
+        "help": "token file of the job, with mode 0600; softs-fast keys new FILE makes one (default: that of the place, else "
+        "of SOFTS_FAST_TOKEN_FILE)",
     },
     "--top-k-fraction": {
         "type": between(float, 1e-9, 1.0),

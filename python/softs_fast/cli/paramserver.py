@@ -26,6 +26,7 @@ _EPILOG = """\
 examples:
   softs-fast paramserver run digits:job --world-size 2 --rounds 50 --batch-size 32
   softs-fast paramserver run digits:job --world-size 4 --rounds 1000 --listen 0.0.0.0:8000 --tls-self-signed
+  softs-fast paramserver run digits:job --world-size 4 --rounds 1000 --listen 'softs://0.0.0.0?token_file=job.token'
   softs-fast paramserver run digits:job --world-size 2 --rounds 50 --public-url https://some.tunnel.example
 
 It prints the invite with which workers are started, and the owner's page. Started again with the same --state, it resumes
@@ -179,7 +180,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     text = "URL of the tunnel or proxy in front of the server, for the invite"
     option(net, "--public-url", text, metavar="URL")
     option(net, "--tls-self-signed", "make a certificate, which the invite pins", action="store_true")
-    for name in ("--tls-cert", "--tls-key", "--allow-insecure"):
+    for name in ("--token-file", "--tls-cert", "--tls-key", "--allow-insecure"):
         option(net, name)
     files = parser.add_argument_group("files")
     option(files, "--state", default=_STATE)
@@ -290,11 +291,13 @@ async def _serve(
         await service.close()
         raise
     goes_on = " goes on" if service.is_restart else ""
-    say(
-        f"run{goes_on} at version {service.run.version} of {run.rounds}\n"
-        f"invite {service.invite}\n"
-        f"page {service.url}/#{access.key.hex()}"
-    )
+    lines = [
+        f"run{goes_on} at version {service.run.version} of {run.rounds}",
+        f"invite {service.invite}",
+    ]
+    if service.invite.place is None:  # A browser has no certificate of the token.
+        lines.append(f"page {service.url}/#{access.key.hex()}")
+    say("\n".join(lines))
     await service.serve_until(ended)
     if not service.run.is_over:
         return
@@ -335,13 +338,15 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
     from ..trust import TlsFiles
 
     state, self_signed = arguments.state, arguments.tls_self_signed
-    tls = TlsFiles(arguments.tls_cert, arguments.tls_key)
-    if self_signed and tls.cert is not None:
-        raise ConfigError("--tls-self-signed makes a certificate; leave it away with --tls-cert")
+    tls = TlsFiles(arguments.tls_cert, arguments.tls_key, None, arguments.token_file)
+    if self_signed and tls.has_certificate:
+        raise ConfigError(
+            "--tls-self-signed makes a certificate; leave it away with --tls-cert or --token-file"
+        )
     if self_signed:
         cert, key = (state.with_name(f"{state.name}.{one}.pem") for one in ("cert", "key"))
         tls = TlsFiles(cert, key, self_signed=True)
-    return options_of(ServerOptions, arguments, tls=None if tls.cert is None else tls)
+    return options_of(ServerOptions, arguments, tls=tls)
 
 
 def _run_options(arguments: argparse.Namespace) -> RunOptions:

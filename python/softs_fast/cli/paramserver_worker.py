@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ConfigError
-from .options import AddParser, command, option, positive
+from .options import PLACE, AddParser, command, option, positive
 
 __all__ = ["add_command", "options_of"]
 
@@ -19,6 +19,7 @@ _Options = TypeVar("_Options")
 _EPILOG = """\
 examples:
   softs-fast paramserver worker 'softs1.5f...@https://host:8000' digits:job
+  softs-fast paramserver worker 'softs://host0?token_file=job.token' digits:job
   softs-fast paramserver worker - digits:job                asks for the invite, so that no list of processes has it
   softs-fast paramserver worker @invite.txt digits:job --url-file ~/Shared/url.txt
 
@@ -34,7 +35,9 @@ def add_command(add_parser: AddParser) -> None:
     """Add the command."""
     parser = command(add_parser, "worker", "take part in the training of a parameter server", _run, _EPILOG)
     parser.add_argument(
-        "invite", metavar="INVITE", help="line that the server printed; - asks for it, @FILE reads it"
+        "invite",
+        metavar="INVITE",
+        help=f"line that the server printed, or {PLACE}; - asks for it, @FILE reads it",
     )
     parser.add_argument("job", metavar="MODULE:JOB", help="job to train; the server loads the same file")
     text = "name of this machine on the server's page"

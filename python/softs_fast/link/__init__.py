@@ -3,10 +3,8 @@
 | question | answer |
 |---|---|
 | how this host is joined with others | `HostLink` |
-| which port a link has if an address names none | `PORT` |
 """
 
-from .addresses import PORT
 from .host_link import HostLink
 
-__all__ = ["PORT", "HostLink"]
+__all__ = ["HostLink"]

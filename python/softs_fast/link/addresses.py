@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigError
 from ..trust import Address, Place, check_reachable
 
-__all__ = ["PORT", "endpoint_of", "place_of"]
+__all__ = ["endpoint_of", "place_of"]
 
-#: Port of a link if its place names none.
-PORT = 4700
 _WHAT = "host link"
+_WHY = (
+    "a link cannot use one host instead of another; name one host, and repeat --connect to connect to several"
+)
 _REMEDY = (
     "give both hosts the same token file: --token-file, or PEM files: --tls-cert, --tls-key and --tls-ca"
 )
@@ -21,12 +21,8 @@ def place_of(text: str) -> Place:
     Raises:
         ConfigError: The place is malformed, or has several hosts.
     """
-    place = Place.parse(text, _WHAT, port=PORT)
-    if len(place.addresses) > 1:
-        raise ConfigError(
-            f"place of {_WHAT}: expected one host, got {' and '.join(place.addresses)}; a link cannot use one host instead "
-            "of another; name one host, and repeat --connect to connect to several"
-        )
+    place = Place.parse(text, _WHAT)
+    place.only_address(_WHAT, _WHY)
     return place
 
 

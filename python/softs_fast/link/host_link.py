@@ -85,7 +85,8 @@ class HostLink:
             endpoints = EndpointConfig(default_endpoint("frontend"), default_endpoint("backend"))
         places = [place_of(one) for one in (listen, *connect) if one is not None]
         files = credentials or TlsFiles()
-        for place in places:
+        # The variable is for where no place names a file.
+        for place in sorted(places, key=lambda place: place.token_file is None):
             files = place.credentials_or(files)
         der = files.der()
         others = [endpoint_of(place, is_plain=der is None) for place in places]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .wire.signing import owner_key
     from .worker.batches import order
     from .worker.optimizer import RemoteOptimizer
+    from .worker.options import WorkerOptions
     from .worker.progress import Progress
-    from .worker.session import WorkerOptions
     from .worker.training import chosen_device, pause_on_signal, train
 else:
     __getattr__, __dir__ = lazy(
@@ -48,8 +48,8 @@ else:
             "wire.signing": "owner_key",
             "worker.batches": "order",
             "worker.optimizer": "RemoteOptimizer",
+            "worker.options": "WorkerOptions",
             "worker.progress": "Progress",
-            "worker.session": "WorkerOptions",
             "worker.training": "chosen_device pause_on_signal train",
         },
     )

@@ -65,7 +65,8 @@ class Address:
             ConfigError: It is malformed.
         """
         host, _, digits = text.removeprefix(scheme).rpartition(":")
-        if default_port is not None and _is_host(text):
+        # A number alone is meant as a port.
+        if default_port is not None and _is_host(text) and not text.isdigit():
             host, digits = text, str(default_port)
         any_host, any_port = (scheme and one == _ANY for one in (host, digits))
         is_port = digits.isascii() and digits.isdigit() and len(digits) < 6 and int(digits) < 1 << 16

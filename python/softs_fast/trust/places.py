@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from ..errors import ConfigError
 from .addresses import Address, bracketed
@@ -19,7 +19,10 @@ __all__ = ["Place"]
 
 _SCHEME = "softs://"
 _FORM = f"{_SCHEME}HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
+_VARIABLE = "SOFTS_FAST_TOKEN_FILE"
 _JOB = re.compile(r"[A-Za-z0-9._-]+")
+#: Ports of services that have a standard one; they differ because one host may run all of them.
+_PORTS = {"host link": 4700, "coordinator": 29401, "parameter server": 8000}
 #: One of several hosts accepts a connection within this, or the next one is tried.
 _CONNECT_S = 2.0
 
@@ -41,20 +44,21 @@ class Place:
     token_file: Path | None = None
 
     @classmethod
-    def parse(cls, text: str, what: str, *, port: int | None = None, scheme: str = "") -> Place:
+    def parse(cls, text: str, what: str, *, scheme: str = "") -> Place:
         """Read ``softs://HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE``, or an address alone; no host is looked up.
 
-        JOB and the token file may be left out. %XX in the name of the file stands for a byte, as in other URLs.
+        JOB and the token file may be left out, and the port where the service has a standard one. %XX in the name of the
+        file stands for a byte, as in other URLs.
 
         Args:
             text: Place, or HOST:PORT after the scheme.
-            what: Name of the service, for errors.
-            port: Port of a host that names none: the standard port of the service; None refuses such a host.
+            what: Name of the service.
             scheme: Scheme of an address alone, such as ``tcp://``.
 
         Raises:
             ConfigError: It is malformed. The text shows no parameter's value, which could be a secret.
         """
+        port = _PORTS.get(what)
         if not text.startswith(_SCHEME):
             try:
                 return cls((_address(*Address.split(text, what, scheme, port)),))
@@ -89,6 +93,27 @@ class Place:
             raise invalid("token_file must name one file")
         return cls(tuple(addresses), job or None, Path(files[0]) if files else None)
 
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        file = "" if self.token_file is None else f"?token_file={quote(os.fsencode(self.token_file))}"
+        return f"{_SCHEME}{','.join(self.addresses)}{f'/{self.job}' if self.job else ''}{file}"
+
+    def only_address(self, what: str, reason: str = "a server listens at one host") -> str:
+        """Return the address of a place that cannot have several hosts.
+
+        Args:
+            what: Name of the service, for the error.
+            reason: Reason, with the remedy, for the error.
+
+        Raises:
+            ConfigError: It has several.
+        """
+        if len(self.addresses) > 1:
+            raise ConfigError(
+                f"place of {what}: expected one host, got {' and '.join(self.addresses)}; {reason}"
+            )
+        return self.addresses[0]
+
     def answering(self) -> str:
         """Return the first address that accepts a connection, or the last address if none does; a single one is not tried."""
         for address in self.addresses[:-1]:
@@ -110,10 +135,14 @@ class Place:
     def credentials_or(self, given: Credentials) -> Credentials:
         """Return credentials with the token file of the place.
 
+        Without one, and without files of the credentials, it is that of SOFTS_FAST_TOKEN_FILE, if that is set.
+
         Raises:
             ConfigError: They have another token file, or PEM files.
         """
         own, other = self.token_file, given.token_file
+        if own is None and not (given.has_certificate or given.verifies_peers):
+            own = Path(os.environ[_VARIABLE]) if os.environ.get(_VARIABLE) else None
         if own is None:
             return given
         if other is not None and os.path.abspath(other) != os.path.abspath(own):

@@ -154,6 +154,16 @@ class TlsFiles:
         first.sni_callback = choose
         return first
 
+    def ssl_client(self) -> ssl.SSLContext:
+        """Return a context of a client of a server that has certificates of the same files, which are read now.
+
+        Raises:
+            ConfigError: A file cannot be used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.load(context)
+        return context
+
     def der(self) -> tuple[bytes, list[bytes], list[bytes]] | None:
         """Return key (PKCS#8), certificates and CAs of peers in DER, as they are now; None without files.
 
@@ -311,6 +321,10 @@ def _load_from_memory(context: ssl.SSLContext, pem: _Pem) -> None:
 
 
 def _memory_file() -> int:
+    if not hasattr(os, "memfd_create"):
+        raise ConfigError(
+            "a token file needs Linux here; give PEM files, or the invite of a parameter server"
+        )
     try:
         # Where vm.memfd_noexec is 2, a file that could be executed is refused; before Linux 6.3 the flag is.
         return os.memfd_create("softs-fast", os.MFD_CLOEXEC | _NOEXEC_SEAL)

@@ -20,6 +20,7 @@ from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.server import door
 from softs_fast.coordination.server.guard import Denied, Guard
 from softs_fast.coordination.session.channels import open_channel
+from softs_fast.errors import ConfigError
 
 
 class FarCall:
@@ -43,6 +44,11 @@ def test_a_call_from_another_host_needs_what_tls_has_checked() -> None:
     files = ServerCredentials(Path("cert"), Path("key"), Path("ca"))
     with pytest.raises(Denied, match=r"neither a URI .* nor a common name"):
         Guard(files, 1).identity(FarCall())
+
+
+def test_a_place_of_another_job_is_refused(own: OwnCoordinators) -> None:
+    with pytest.raises(ConfigError, match="job 'j' contradicts 'other' of the place"):
+        own.serve(listen="softs://127.0.0.1:0/other")
 
 
 def silent(address: str) -> socket.socket:

@@ -102,7 +102,7 @@ def test_an_administrator_is_another_identity(cluster: Cluster, tls: Tls) -> Non
 def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Path) -> None:
     own, other = token_file(tmp_path / "own", "a"), token_file(tmp_path / "other", "b")
     # All addresses of this machine: other machines reach it.
-    coordinator = cluster.coordinator("--world-size", "2", "--token-file", str(own), listen="0.0.0.0:0")
+    coordinator = cluster.coordinator("--world-size", "2", listen=f"softs://0.0.0.0:0/job?token_file={own}")
     near = coordinator.address.replace("0.0.0.0", "127.0.0.1")
     # At the first of the two hosts nothing listens.
     place = f"softs://127.0.0.1:1,{near}/job?token_file={own}"

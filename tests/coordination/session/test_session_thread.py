@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
+from softs_fast.coordination.job.events import End
 from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
+from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.session import Session
 from softs_fast.coordination.wire.formats import TO_WORKER
-from softs_fast.errors import ConfigError, SoftsError
+from softs_fast.errors import ConfigError, PeerLost, SoftsError
 from softs_fast.trust import Address, UnknownHostError
 
 
@@ -59,6 +62,19 @@ def test_each_attempt_takes_the_next_host() -> None:
         assert session._address in str(end.error)
         asked.append(session._address)
     assert asked == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1"]
+
+
+def test_a_client_asks_the_next_host_after_one_that_gives_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        first, second = (f"127.0.0.1:{silent.getsockname()[1]}" for silent in (one, two))
+        with CoordinatorClient(f"softs://{first},{second}", timeout_s=0.1) as client:
+            for address in (first, second):
+                with pytest.raises(PeerLost, match=f"coordinator at {address}"):
+                    client.administer(End("over"))
+            # What changes nothing is asked of each.
+            for ask in (client.status, lambda: next(client.watch())):
+                with pytest.raises(PeerLost, match=f"coordinator at {first}.*; coordinator at {second}"):
+                    ask()
 
 
 def test_the_own_address_is_known_while_the_name_of_the_coordinator_is_not(

@@ -22,6 +22,7 @@ if not importlib.util.find_spec("grpc"):
     pytest.skip("needs the extra grpc", allow_module_level=True)
 from softs_fast import kernels
 from softs_fast.collectives import Strategy
+from softs_fast.coordination import ServerCredentials
 from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
 from softs_fast.coordination.star.metrics import render_metrics
 from softs_fast.errors import ConfigError, PeerLost
@@ -220,11 +221,19 @@ def test_a_fork_of_a_rank_has_no_group_and_does_no_harm(tmp_path: Path) -> None:
     ranks.run(forks, 2, str(tmp_path))
 
 
-def test_options_are_checked() -> None:
+def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="piece_bytes is 100"):
         StarOptions(piece_bytes=100)
     with pytest.raises(ConfigError, match=r"rank 0 at 0\.0\.0\.0:0 is reachable .* without TLS"):
         StarOptions(listen="0.0.0.0:0")
+    named = StarOptions(listen="softs://0.0.0.0:0?token_file=x", advertise="a")
+    assert named.listen == "0.0.0.0:0"
+    assert named.server.token_file == named.client.token_file == Path("x")
+    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", "e")
+    assert {one.token_file for one in (StarOptions().server, StarOptions().client)} == {Path("e")}
+    pem = ServerCredentials(Path("c"), Path("k"))
+    assert StarOptions(server=pem).client.token_file is None
+    monkeypatch.delenv("SOFTS_FAST_TOKEN_FILE")
     with pytest.raises(ConfigError, match="timeout_s is 0"):
         GrpcStrategy(timeout_s=0)
     with pytest.raises(ConfigError, match="call init first"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.paramserver.owner.access import OwnerAccess, owner_path, read_owner, write_owner
 from softs_fast.paramserver.owner.client import OwnerClient
 from softs_fast.paramserver.server.server import Server
@@ -50,6 +50,8 @@ def test_the_owner_sees_and_rules(serve, enter, tmp_path: Path) -> None:
             owner.control(Control("kick", "x0"))
         owner.control(Control("stop"))
         assert server.wait(45.0)
+        with pytest.raises(PeerLost, match="look whether it runs, and start it with the same --state"):
+            owner.status()
 
 
 def test_a_wrong_key_rules_nothing(serve, enter) -> None:

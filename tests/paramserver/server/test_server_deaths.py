@@ -179,9 +179,11 @@ def test_a_full_disk_is_said_and_survived(process: ServerProcess) -> None:
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{client.invite.url}/healthz", timeout=45)
     assert (process.folder / "s.state").stat().st_mtime_ns == before
-    assert sorted(one.name for one in process.folder.iterdir()) == ["s.state", "s.state.before"], (
-        "no half file is left"
-    )
+    assert sorted(one.name for one in process.folder.iterdir()) == [
+        "s.state",
+        "s.state.before",
+        "s.state.lock",
+    ], "no half file is left"
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     push(client, (1, 1))
     while "cannot be written" in (now := status()).waiting_for:

@@ -50,11 +50,17 @@ def test_a_server_needs_its_file_to_start(tmp_path: Path) -> None:
         )
 
 
-def test_two_servers_do_not_share_an_address(serve) -> None:
+def test_two_servers_share_no_state(serve) -> None:
+    serve()
+    with pytest.raises(ConfigError, match=r"state file .*s\.state is in use by this process"):
+        serve()
+
+
+def test_two_servers_do_not_share_an_address(serve, tmp_path: Path) -> None:
     server = serve()
     port = int(server.invite.url.rpartition(":")[2])
     with pytest.raises(EndpointInUse, match=f"127.0.0.1:{port}"):
-        serve(options={"listen": f"127.0.0.1:{port}"})
+        serve(options={"listen": f"127.0.0.1:{port}", "state": tmp_path / "t.state"})
 
 
 def test_a_restart_waits_for_no_optimizer(serve, enter) -> None:

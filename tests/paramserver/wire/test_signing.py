@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,18 @@ def test_an_invite_is_read_as_it_was_written() -> None:
     assert Invite.parse(f"{plain}/") == plain
     assert "secret" not in repr(INVITE)
     assert " " not in str(INVITE)
+
+
+def test_a_place_with_a_token_file_is_an_invite() -> None:
+    invite = Invite.parse("softs://a,[::1]:9/digits?token_file=x%20y")
+    assert (invite.url, invite.pin) == ("https://a:8000", None)
+    assert str(invite) == "softs://a:8000,[::1]:9/digits?token_file=x%20y"
+    assert Invite.parse(str(invite)) == invite
+    assert replace(INVITE, place=invite.place, pin=None).moved("https://b").place == invite.place
+    with pytest.raises(ConfigError, match=r"names no token file; add \?token_file=FILE, or paste the invite"):
+        Invite.parse("softs://a/digits")
+    with pytest.raises(ConfigError, match="place of parameter server is 'softs://a:x'"):
+        Invite.parse("softs://a:x?token_file=f")
 
 
 def test_an_invite_moves_with_its_pin() -> None:

@@ -18,7 +18,7 @@ from softs_fast.paramserver.wire.codecs import BLOCK
 from softs_fast.paramserver.wire.header import Codec, Kind
 from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig, decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.session import WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
 from softs_fast.records import replace
 
 CONFIG = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False)

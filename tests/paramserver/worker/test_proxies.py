@@ -15,7 +15,7 @@ from torch import nn
 
 from softs_fast.paramserver.wire.messages import RunConfig
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.session import WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
 
 N = 400
 STEPS = 3

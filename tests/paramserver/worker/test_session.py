@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from side_by_side import in_threads
+from token_files import token_file
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 from fake_server import OPTIONS, Answer, FakeServer, linear
@@ -18,8 +22,9 @@ from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import Failure, RunConfig, encode
 from softs_fast.paramserver.worker.exchanges import Call
-from softs_fast.paramserver.worker.session import Session, WorkerOptions
-from softs_fast.trust import outage
+from softs_fast.paramserver.worker.options import WorkerOptions
+from softs_fast.paramserver.worker.session import Session
+from softs_fast.trust import TlsFiles, outage
 
 CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)
 
@@ -149,3 +154,70 @@ def test_a_new_url_is_asked_for_and_must_be_one(
     assert given == []
     assert "the new URL is not used: 'nonsense' is no URL" in caplog.text
     assert "the new invite is of another job" in caplog.text
+
+
+def tls(file: Path) -> ssl.SSLContext:
+    """TLS of a server with a token file."""
+    pytest.importorskip("cryptography", reason="makes certificates")
+    return TlsFiles(token_file=file).ssl_server(["http/1.1"])
+
+
+def test_each_host_is_asked_for_its_own_secret_until_one_lets_the_worker_join(tmp_path: Path) -> None:
+    file = token_file(tmp_path / "own", "a")
+
+    def die(method: str, path: str) -> Answer | None:
+        raise ConnectionError
+
+    with (
+        FakeServer(linear(), CONFIG, context=tls(file)) as first,
+        FakeServer(linear(), CONFIG, context=tls(file)) as second,
+    ):
+        first.before = die
+        place = f"softs://127.0.0.1:{first.port},127.0.0.1:{second.port}?token_file={file}"
+        with session(Invite.parse(place)) as one:
+            one.join()
+            assert one.invite.secret == second.secret
+            second.restart()
+            one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
+            assert one.traffic.joins == 2
+        assert [server.requests["GET /v1/invite"] for server in (first, second)] == [1, 1]
+
+
+def test_a_secret_that_a_host_told_before_it_was_replaced_is_asked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = token_file(tmp_path / "own", "a")
+    with FakeServer(linear(), CONFIG, context=tls(file)) as server:
+        handle = server.handle
+
+        def tell_and_replace(*request: Any) -> tuple[int, dict[str, str], bytes]:
+            monkeypatch.undo()
+            told = handle(*request)
+            server.secret = bytes(32)
+            return told
+
+        monkeypatch.setattr(server, "handle", tell_and_replace)
+        with session(Invite.parse(f"softs://127.0.0.1:{server.port}?token_file={file}")) as one:
+            one.join()
+            assert one.invite.secret == bytes(32)
+        assert server.requests["GET /v1/invite"] == 2
+
+
+def test_a_token_that_was_replaced_is_used_when_a_worker_connects_again(tmp_path: Path) -> None:
+    own, theirs = (token_file(tmp_path / name, "a") for name in ("own", "theirs"))
+    with (
+        FakeServer(linear(), CONFIG, context=tls(theirs)) as server,
+        session(Invite.parse(f"softs://127.0.0.1:{server.port}?token_file={own}")) as one,
+    ):
+        one.join()
+        for file in (own, theirs):
+            token_file(file, "b")
+        server.restart()
+        one.run(Call("POST", "/v1/heartbeat", b"{}"))
+        assert one.traffic.joins == 2
+
+
+def test_a_file_with_the_url_beside_a_place_is_refused(tmp_path: Path) -> None:
+    invite = Invite.parse(f"softs://a?token_file={tmp_path}/t")
+    with pytest.raises(ConfigError, match="a file with the server's URL is for an invite; name several"):
+        Session(invite, Manifest.of(linear()), WorkerOptions(url_file=tmp_path / "url"))

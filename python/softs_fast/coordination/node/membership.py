@@ -12,6 +12,7 @@ from typing import Self
 
 from ...errors import DamagedError, PeerLost, SoftsError
 from ...loader import Ranks, set_ranks_of_worker
+from ...trust import Place
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
@@ -28,7 +29,6 @@ from ..job.messages import (
 from ..job.options import MAX_TEXT
 from ..job.participant import Action, Build, EndEngine, Say
 from ..launcher import default_worker_id, launched_job, new_incarnation
-from ..session.channels import place_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
@@ -116,7 +116,7 @@ class Membership:
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
     ) -> None:
-        self._job = job = place_of(coordinator).job_or(job) or launched_job()
+        self._job = job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
         hello = Hello(job, self._worker_id, new_incarnation(), seat, address)
         self._link = _MemberLink(coordinator, hello, credentials, logger or _log, orphan_s)

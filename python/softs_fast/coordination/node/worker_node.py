@@ -15,13 +15,13 @@ import torch
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, DamagedError, PeerLost
 from ...loader import Ranks, set_ranks_of_worker
+from ...trust import Place
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, Report, Term, WorkerState
 from ..job.participant import Build, state_after
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
-from ..session.channels import place_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
@@ -94,7 +94,7 @@ class WorkerNode:
         contract: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
-        self._job = job = place_of(coordinator).job_or(job) or launched_job()
+        self._job = job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
         self._load = load
         kind = engine or memory_engine
         # A copy that was ended may still make its engine while that of the next epoch is made.

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import secrets
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...process import raise_descriptor_limit
-from ...trust import Address
+from ...trust import Address, Place
 from ..credentials import ServerCredentials
 from ..job.events import Booted
 from ..job.job import Job
@@ -42,7 +42,8 @@ class CoordinatorOptions:
     """Of a coordinator, beside those of its job.
 
     Attributes:
-        listen: Address at which it listens, ``host:port``; port 0 takes a free one.
+        listen: Place at which it listens, HOST:PORT or ``softs://HOST[:PORT]/JOB?token_file=FILE``; port 0 takes a free
+            one.
         state: Path of the state file; None: a restart begins a new job.
         credentials: Credentials with which it proves what it is, and knows others.
         pings: Pings by which it notices that a worker does not answer.
@@ -64,16 +65,19 @@ class Coordinator:
         options: Options of the coordinator.
 
     Raises:
-        ConfigError: gRPC is not installed, an address or a file is malformed, or other machines could reach the
-            coordinator without encryption or a proof of identity; the state file is in use, damaged or of another job.
+        ConfigError: gRPC is not installed, a place or a file is malformed, the place is of another job or token file, or
+            other machines could reach the coordinator without encryption or a proof of identity; the state file is in
+            use, damaged or of another job.
     """
 
     def __init__(self, job: JobOptions, options: CoordinatorOptions) -> None:
         import_grpc()
+        place = Place.parse(options.listen, "coordinator")
+        place.job_or(job.name)
         self._job = job
-        self._options = options
-        self._address = Address.parse(options.listen, "coordinator")
-        options.credentials.check(self._address)
+        self._options = replace(options, credentials=place.credentials_or(options.credentials))
+        self._address = Address.parse(place.only_address("coordinator"), "coordinator")
+        self._options.credentials.check(self._address)
         self._stack = ExitStack()
         self._server: Any = None
         self._driver: Driver | None = None

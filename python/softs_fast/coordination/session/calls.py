@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
 from ...process import check_process
+from ...trust import Place, UnknownHostError
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings
@@ -15,7 +19,7 @@ from ..requirements import import_grpc
 from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import Action, AdminReply, Request
-from .channels import error_of, open_channel, place_of
+from .channels import error_of, open_channel
 
 __all__ = ["CoordinatorClient", "call"]
 
@@ -45,9 +49,10 @@ class CoordinatorClient:
 
     Args:
         address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
-            the first one that accepts a connection is asked.
+            the client asks the first one that accepts a connection, and after a call without an answer the next one. `status`
+            and `watch` ask each of them.
         credentials: Credentials with which the caller proves what it is.
-        timeout_s: Seconds that an answer may take.
+        timeout_s: Seconds that an answer of one host may take.
 
     Raises:
         ConfigError: gRPC is not installed; the place or a file is malformed; place and credentials have different token
@@ -59,22 +64,33 @@ class CoordinatorClient:
     def __init__(
         self, address: str, credentials: ClientCredentials | None = None, timeout_s: float = 10.0
     ) -> None:
-        place = place_of(address)
-        self._job = place.job
-        self._address = place.answering()
-        self._credentials = place.credentials_or(credentials or ClientCredentials())
+        self._place = Place.parse(address, "coordinator")
+        self._address = self._place.answering()
+        addresses = self._place.addresses
+        begin = addresses.index(self._address) + 1
+        self._turns = itertools.cycle(addresses[begin:] + addresses[:begin])
+        self._credentials = self._place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
         self._channel = open_channel(self._address, self._credentials, Pings())
+        #: Channel of a call that no coordinator has answered.
+        self._lost: Any = None
+        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def status(self) -> Status:
         """Return what the job does, and what it waits for.
 
         Raises:
-            PeerLost: no coordinator answers in time.
+            PeerLost: no coordinator answers in time, at any of the hosts.
             ConfigError: the caller may not ask for it.
         """
-        return STATUS.decode(self._unary(requests.STATUS, b""))
+        causes = []
+        for _ in self._place.addresses:
+            try:
+                return STATUS.decode(self._unary(requests.STATUS, b""))
+            except (PeerLost, UnknownHostError) as error:
+                causes.append(str(error))
+        raise PeerLost("; ".join(causes))
 
     def watch(self) -> Iterator[Status]:
         """Iterate over the status: the present one, then one after each change.
@@ -83,16 +99,18 @@ class CoordinatorClient:
             PeerLost: no coordinator answers, or it has ended.
             ConfigError: the caller may not ask for it.
         """
-        self._check_process()
         grpc = import_grpc()
-        stream = self._channel.unary_stream(requests.WATCH)(b"")
-        try:
-            for data in stream:
-                yield STATUS.decode(data)
-        except grpc.RpcError as error:
-            raise error_of(error, self._address, self._credentials) from None
-        finally:
-            stream.cancel()
+        # The first host that answers is watched.
+        self.status()
+        with self._asking() as channel:
+            stream = channel.unary_stream(requests.WATCH)(b"")
+            try:
+                for data in stream:
+                    yield STATUS.decode(data)
+            except grpc.RpcError as error:
+                raise error_of(error, self._address, self._credentials) from None
+            finally:
+                stream.cancel()
 
     def administer(self, action: Action) -> tuple[str, ...]:
         """Have the coordinator do something; return what it logged.
@@ -102,9 +120,10 @@ class CoordinatorClient:
             ConfigError: the caller is no administrator, or the job is another one than that of the place.
             WireError: it cannot be done; the text says why.
         """
-        if self._job is not None and (name := self.status().name) != self._job:
+        job = self._place.job
+        if job is not None and (name := self.status().name) != job:
             raise ConfigError(
-                f'coordinator at {self._address}: expected job "{self._job}", got "{name}"; nothing was done'
+                f'coordinator at {self._address}: expected job "{job}", got "{name}"; nothing was done'
             )
         reply: AdminReply = FORMATS[AdminReply].decode(self._unary(requests.ADMIN, ACTIONS.encode(action)))
         return reply.log
@@ -117,8 +136,8 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        self._check_process()
-        return call(self._channel, self._address, request, self._timeout_s, self._credentials)
+        with self._asking() as channel:
+            return call(channel, self._address, request, self._timeout_s, self._credentials)
 
     def close(self) -> None:
         """End the connection."""
@@ -130,12 +149,27 @@ class CoordinatorClient:
     def __exit__(self, *args: object) -> None:
         self.close()
 
-    def _check_process(self) -> None:
+    @contextmanager
+    def _asking(self) -> Iterator[Any]:
+        """Lend the channel to one call. After a call without an answer, the next one takes the next host."""
         check_process(self._pid, f"the client of the coordinator at {self._address}")
+        with self._lock:
+            if self._channel is self._lost:
+                self._channel.close()
+                self._address = next(self._turns)
+                self._channel = open_channel(self._address, self._credentials, Pings())
+            channel = self._channel
+        try:
+            yield channel
+        except PeerLost:
+            # gRPC itself connects to a single host again.
+            if len(self._place.addresses) > 1:
+                self._lost = channel
+            raise
 
     def _unary(self, method: str, data: bytes) -> bytes:
-        self._check_process()
-        return _unary(self._channel, self._address, method, data, self._timeout_s, self._credentials)
+        with self._asking() as channel:
+            return _unary(channel, self._address, method, data, self._timeout_s, self._credentials)
 
 
 def _unary(

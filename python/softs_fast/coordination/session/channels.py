@@ -5,30 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
-from ...trust import Address, Place, check_reachable, tls_problem
+from ...trust import Address, check_reachable, tls_problem
 from ..credentials import ClientCredentials
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.formats import MAX_STATUS_BYTES
 
-__all__ = ["certificate_problem", "error_of", "open_channel", "place_of"]
+__all__ = ["certificate_problem", "error_of", "open_channel"]
 
 #: An attempt to connect may take so long, also with shorter pings.
 _CONNECT_S = 2.0
 #: gRPC says so if there was no connection at all, so no handshake.
 _NO_CONNECTION = "Failed to connect to remote host"
 _REMEDY = "give --token-file or --tls-ca"
-#: Where `softs-fast coordinator run` listens by default.
-_PORT = 29401
-
-
-def place_of(text: str) -> Place:
-    """Return where a coordinator is; the port is 29401 unless it is given.
-
-    Raises:
-        ConfigError: The place is malformed.
-    """
-    return Place.parse(text, "coordinator", port=_PORT)
 
 
 def open_channel(
@@ -92,5 +81,6 @@ def error_of(error: Any, address: str, credentials: ClientCredentials | None = N
     if credentials is not None and (problem := certificate_problem(error, address, credentials)):
         return ConfigError(f"no connection to the coordinator at {address}: {problem}")
     if code == codes.UNAVAILABLE:
-        return PeerLost(f"no coordinator answers at {address}: {text}")
+        remedy = "; start it, or correct the address" if _NO_CONNECTION in text else ""
+        return PeerLost(f"no coordinator answers at {address}: {text}{remedy}")
     return PeerLost(f"coordinator at {address}: {text}")

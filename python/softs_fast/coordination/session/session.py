@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ...errors import ConfigError, PeerLost, SoftsError
 from ...process import check_process
-from ...trust import Address, Outage, UnknownHostError
+from ...trust import Address, Outage, Place, UnknownHostError
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
@@ -24,7 +24,7 @@ from ..wire import requests
 from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
 from .calls import call
-from .channels import error_of, open_channel, place_of
+from .channels import error_of, open_channel
 
 __all__ = ["ORPHAN_S", "Listener", "Session"]
 
@@ -90,7 +90,7 @@ class Session:
         if not limit_s > 0:
             raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
-        place = place_of(address)
+        place = Place.parse(address, "coordinator")
         self._address = place.addresses[0]
         # A host that accepts a connection and does not answer must not keep the worker from the others.
         self._turns = itertools.cycle(place.addresses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...errors import ConfigError
-from ...trust import Address, bracketed
+from ...trust import Address, Place, bracketed
 from ..credentials import ClientCredentials, ServerCredentials
 from ..pings import Pings
 
@@ -34,7 +34,8 @@ class StarOptions:
     """Options of a star. Any rank may become rank 0, so each needs both kinds of credentials.
 
     Attributes:
-        listen: Address at which rank 0 listens, ``host:port``; port 0 takes a free one.
+        listen: Place at which rank 0 listens, HOST:PORT or ``softs://HOST:PORT/JOB?token_file=FILE``, which is for both
+            kinds of credentials; port 0 takes a free one.
         advertise: Host under which the other ranks reach rank 0; None for that of `listen`.
         server: Credentials with which rank 0 proves what it is, and knows the others.
         client: Credentials with which the others prove what they are, and know rank 0.
@@ -58,6 +59,13 @@ class StarOptions:
             raise ConfigError(
                 f"piece_bytes is {self.piece_bytes}; need a multiple of 8 from {_SMALLEST_PIECE} to {LARGEST_PIECE}"
             )
+        place = Place.parse(self.listen, "rank 0")
+        object.__setattr__(self, "listen", place.only_address("rank 0"))
+        # The variable does not complete PEM files of one kind by a token of the other.
+        has_files = any(one.has_certificate or one.verifies_peers for one in (self.server, self.client))
+        if place.token_file is not None or not has_files:
+            for name in ("server", "client"):
+                object.__setattr__(self, name, place.credentials_or(getattr(self, name)))
         address = Address.parse(self.listen, "rank 0")
         self.server.check(address, "rank 0")
         if self.advertise is None and address.is_unspecified:

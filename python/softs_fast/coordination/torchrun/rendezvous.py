@@ -25,11 +25,10 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from ...errors import ConfigError, SoftsError
-from ...trust import Address
+from ...trust import Address, Place
 from ..credentials import ClientCredentials
 from ..launcher import launched_seat
 from ..node.membership import Epoch, Membership
-from ..session.channels import place_of
 
 __all__ = ["CoordinatorRendezvous"]
 
@@ -110,7 +109,7 @@ class CoordinatorRendezvous(RendezvousHandler):
         options = AgentOptions.of(parameters.config)
         self._parameters = parameters
         self._timeout_s = options.timeout_s
-        answering = place_of(parameters.endpoint).answering()
+        answering = Place.parse(parameters.endpoint, "coordinator").answering()
         self._address = parameters.local_addr or Address.parse(answering, "coordinator").own_side()
         self._member = Membership(
             parameters.endpoint,

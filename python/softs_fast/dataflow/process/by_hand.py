@@ -55,7 +55,8 @@ def run_worker(
             attempt to connect takes the next one of several hosts.
         worker: Number of this worker.
         build: Function that returns the declaration of the flow.
-        token_file: File with the token of the master, mode 0600; None for that of the place.
+        token_file: File with the token of the master, mode 0600; None for that of the place, else of
+            SOFTS_FAST_TOKEN_FILE.
         wait_s: Seconds that the master may take until it listens.
         lost_after_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
         stuck: Function called in another thread, if a step does not return within 3 s after the master was lost, or
@@ -72,7 +73,9 @@ def run_worker(
     place = Place.parse(endpoint, "master", scheme="tcp://")
     token_file = place.credentials_or(TlsFiles(token_file=token_file)).token_file
     if token_file is None:
-        raise ConfigError("missing token file of the flow; give --token-file, or softs:// with ?token_file=")
+        raise ConfigError(
+            "missing token file of the flow; give --token-file, softs:// with ?token_file=, or SOFTS_FAST_TOKEN_FILE"
+        )
     serve_worker(
         endpoint,
         worker,

@@ -11,6 +11,7 @@ from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.limits import MAX_STATUS_BYTES
 from ..wire.messages import Control, Failure, Status, decode, encode
+from ..worker.retries import Trouble
 from ..worker.transport import Transport, TransportError
 from .access import OwnerAccess
 
@@ -96,7 +97,9 @@ class OwnerClient:
             finally:
                 response.close()
         except TransportError as error:
-            raise PeerLost(f"no parameter server answers at {url}: {error}") from None
+            is_explained = error.trouble is Trouble.CERTIFICATE
+            remedy = "" if is_explained else "; look whether it runs, and start it with the same --state"
+            raise PeerLost(f"no parameter server answers at {url}: {error}{remedy}") from None
         expected = signing.answer_mac(
             self._access.key,
             request=mac,

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ...errors import ConfigError
-from ...trust import Address, TlsFiles, check_reachable
+from ...trust import Address, Place, TlsFiles, check_reachable
 from ..wire.invite import checked_url
 
 __all__ = ["ServerOptions"]
@@ -18,9 +18,9 @@ class ServerOptions:
     """Options of a server.
 
     Attributes:
-        listen: Address to listen at, HOST:PORT; port 0 takes a free one.
+        listen: Place to listen at, HOST:PORT or ``softs://HOST[:PORT]/JOB?token_file=FILE``; port 0 takes a free one.
         public_url: URL of the tunnel or proxy in front of the server, for the invite; None: that of the address.
-        tls: Files of the certificate; None: no TLS.
+        tls: Files of the certificate, or the token file of the job, which workers must have, too; None: no TLS.
         allow_insecure: Whether the server may listen at addresses of other machines without TLS.
         state: File with everything that a later server needs.
         output: File of the trained model; of safetensors if its suffix is .safetensors.
@@ -32,7 +32,8 @@ class ServerOptions:
         linger_s: Seconds for which the server stays for workers that have not heard of the end.
 
     Raises:
-        ConfigError: a value is out of range, or other machines could reach the server without TLS.
+        ConfigError: a value is out of range, other machines could reach the server without TLS, or a URL is given beside a
+            token file.
     """
 
     listen: str = "127.0.0.1:8000"
@@ -49,6 +50,10 @@ class ServerOptions:
     linger_s: float = 30.0
 
     def __post_init__(self) -> None:
+        place = Place.parse(self.listen, "parameter server")
+        tls = place.credentials_or(self.tls or TlsFiles())
+        object.__setattr__(self, "listen", place.only_address("parameter server"))
+        object.__setattr__(self, "tls", None if tls == TlsFiles() else tls)
         for name, least, most in (
             ("evaluate_every", 0, 1 << 31),
             ("stop_after_evaluations", 1, 1 << 31),
@@ -61,8 +66,13 @@ class ServerOptions:
                 raise ConfigError(f"{name} of the server is {value}; need {least} to {most}")
         if self.public_url is not None:
             checked_url(self.public_url.rstrip("/"))
+            if tls.token_file is not None:
+                raise ConfigError(
+                    "public_url is for an invite; with a token file (--token-file, softs:// or SOFTS_FAST_TOKEN_FILE) leave it "
+                    "out, and give workers softs://HOST:PORT?token_file=FILE"
+                )
         remedy = (
-            "give --tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; "
+            "give --token-file, --tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; "
             "--allow-insecure if you must"
         )
         # Requests are signed with the secret of the invite.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ... import records
 from ...errors import ConfigError
 from ...process import raise_descriptor_limit
-from ...trust import bracketed
+from ...trust import Place, bracketed
 from ..job import Job
 from ..requirements import import_package
 from ..rounds import events
@@ -29,7 +30,7 @@ from .http.sessions import Sessions
 from .http.uploads import Uploads
 from .options import ServerOptions
 from .training.evaluation import Evaluation
-from .training.state_file import load_state, new_state, save_state
+from .training.state_file import load_state, lock_state, new_state, save_state
 from .training.trainer import Trainer
 from .training.weights import Committed, Weights
 
@@ -57,7 +58,7 @@ class Service:
         listener: Listening socket, as `listen` returns it; None: it is made here.
 
     Raises:
-        ConfigError: uvicorn or zstd is not installed, or a file cannot be used.
+        ConfigError: uvicorn or zstd is not installed, a file cannot be used, or another server uses the state file.
         EndpointInUse: another process listens at the address.
     """
 
@@ -75,6 +76,15 @@ class Service:
             import_zstd()
         self.options = options
         self._context = None if options.tls is None else options.tls.ssl_server(["http/1.1"])
+        self._lock = lock_state(options.state)
+        try:
+            self._build(job, run, config, listener)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _build(self, job: Job, run: RunOptions, config: RunConfig, listener: socket.socket | None) -> None:
+        options = self.options
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
@@ -113,6 +123,7 @@ class Service:
             manifest,
             config,
             run.world_size,
+            self._token_file is not None,
         )
         self._server: asyncio.Server | None = None
         self._state: Any = None
@@ -127,14 +138,20 @@ class Service:
     def url(self) -> str:
         """Of the server on this machine."""
         scheme = "http" if self._context is None else "https"
+        return f"{scheme}://{self._target}"
+
+    @property
+    def _target(self) -> str:
         address = self.options.address
         host = socket.gethostname() if address.is_unspecified else address.host
-        return f"{scheme}://{bracketed(host)}:{self.port}"
+        return f"{bracketed(host)}:{self.port}"
 
     @property
     def local_invite(self) -> Invite:
         """The invite for programs on this machine."""
-        return Invite(self.url, self._saved.job, self._saved.secret, self._pin)
+        file = self._token_file
+        place = None if file is None else Place((self._target,), token_file=file.absolute())
+        return Invite(self.url, self._saved.job, self._saved.secret, self._pin, place)
 
     @property
     def invite(self) -> Invite:
@@ -145,6 +162,10 @@ class Service:
         # With a certificate of its own the server is meant to be seen behind the URL, such as by a forwarded port.
         pin = self._pin if url.startswith("https://") else None
         return Invite(url, self._saved.job, self._saved.secret, pin)
+
+    @property
+    def _token_file(self) -> Path | None:
+        return None if self.options.tls is None else self.options.tls.token_file
 
     @property
     def _pin(self) -> bytes | None:
@@ -251,6 +272,7 @@ class Service:
         if self._server is not None:
             await self._server.wait_closed()
         self._socket.close()
+        self._lock.close()
 
     def _write_first(self) -> None:
         """The timeline of this server must be in both files before any worker sees it: either may be lost later."""

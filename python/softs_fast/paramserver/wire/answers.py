@@ -2,6 +2,7 @@
 
 | request | answers |
 |---|---|
+| GET /v1/invite, where clients have certificates of a token file | 200 Admission |
 | POST /v1/join | 200 JoinAnswer; 401; 403; 409 other-manifest; 426 protocol; 503 full |
 | GET /v1/model?have=T.V&wait=S&codec=C | 200 frame, 206 a range of it; 204 nothing newer; 410 Summary |
 | POST /v1/push (128 bytes of header, or the whole frame) | 201 UploadState; 200 Counted; 409 Stale; 422 |
@@ -29,6 +30,7 @@ __all__ = [
     "DATA",
     "HEADERS",
     "HEARTBEAT",
+    "INVITE",
     "JOIN",
     "LEAVE",
     "MAC",
@@ -46,7 +48,7 @@ __all__ = [
 
 JOIN, MODEL, PUSH, HEARTBEAT = "/v1/join", "/v1/model", "/v1/push", "/v1/heartbeat"
 DATA, LEAVE, PAUSE, RESUME = "/v1/data", "/v1/leave", "/v1/pause", "/v1/resume"
-STATUS, CONTROL = "/v1/status", "/v1/control"
+STATUS, CONTROL, INVITE = "/v1/status", "/v1/control", "/v1/invite"
 
 #: T.V of the server's weights, in each answer.
 VERSION = "Softs-Version"

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError
+from ...trust import Place, TlsFiles
 
 __all__ = ["JOB_BYTES", "SECRET_BYTES", "Invite", "checked_url"]
 
 JOB_BYTES, SECRET_BYTES = 16, 32
 _PIN_BYTES = 32
 _NAME = "softs1"
+_PLACE = "softs://"
 _MAX_URL = 1024
 
 
@@ -22,18 +24,23 @@ _MAX_URL = 1024
 class Invite:
     """What a worker must know. As text: `softs1.JOB.SECRET.PIN@URL`, without spaces; PIN is "-" without a certificate of its own.
 
+    Where a token file proves what both ends are, its text is the place of the server, and workers ask the server for job and
+    secret.
+
     Attributes:
         url: URL of the server or of the tunnel to it; without a slash at its end.
         job: 16 random bytes; weights and gradients of another job are refused.
-        secret: 32 random bytes. It never travels.
+        secret: 32 random bytes. It travels to none but holders of the token file, by TLS.
         pin: SHA-256 of the server's certificate in DER, which is then the only one that is accepted; None where a
             public authority has signed it, or without TLS.
+        place: Place of the server, with the token file of its job; None without one.
     """
 
     url: str
     job: bytes
     secret: bytes = field(repr=False)
     pin: bytes | None = None
+    place: Place | None = None
 
     def __post_init__(self) -> None:
         checked_url(self.url)
@@ -47,21 +54,32 @@ class Invite:
 
     def __str__(self) -> str:
         """Return the line to paste. It holds the secret: show it to the people that may train, and to no log."""
+        if self.place is not None:
+            return str(self.place)
         pin = "-" if self.pin is None else _text(self.pin)
         return f"{_NAME}.{self.job.hex()}.{_text(self.secret)}.{pin}@{self.url}"
 
     @classmethod
     def parse(cls, line: str) -> Invite:
-        """Read the line.
+        """Read the line, or a place with a token file; the port is 8000 unless it is given.
 
         Raises:
             ConfigError: a part is missing, cut off, or not of this form; the text does not show the secret.
         """
         line = line.strip().strip("'\"")
+        if line.startswith(_PLACE):
+            place = Place.parse(line, "parameter server")
+            place = replace(place, token_file=place.credentials_or(TlsFiles()).token_file)
+            if place.token_file is None:
+                raise ConfigError(
+                    f"{line} names no token file; add ?token_file=FILE, or paste the invite of the server"
+                )
+            return cls(f"https://{place.addresses[0]}", bytes(JOB_BYTES), bytes(SECRET_BYTES), place=place)
         found = re.fullmatch(r"(\w+)\.([0-9a-f]+)\.([\w-]+)\.([\w-]+)@(\S+)", line, re.ASCII)
         if found is None or found[1] != _NAME:
             raise ConfigError(
-                f"an invite of {len(line)} characters is not `{_NAME}.JOB.SECRET.PIN@URL`; paste the whole line that the server printed"
+                f"an invite of {len(line)} characters is not `{_NAME}.JOB.SECRET.PIN@URL`; paste the whole line that the server "
+                "printed, or give softs://HOST/JOB?token_file=FILE"
             )
         try:
             job, secret = bytes.fromhex(found[2]), _bytes(found[3])

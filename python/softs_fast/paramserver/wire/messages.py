@@ -7,6 +7,7 @@ import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from ...records import NO_NUL, Amount, Count, Finite, Json, Record, most, shaped, span
+from .invite import JOB_BYTES, SECRET_BYTES
 from .limits import (
     FIRST_PART_BYTES,
     MAX_ELEMENTS,
@@ -24,6 +25,7 @@ from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
     "MAX_REASON",
+    "Admission",
     "CodecName",
     "Control",
     "Counted",
@@ -65,6 +67,18 @@ CodecName = Literal["f32", "bf16", "int8", "top_k"]
 Mode = Literal["bsp", "ssp", "async"]
 MemberState = Literal["joining", "active", "paused", "stalled"]
 RunState = Literal["waiting", "open", "grace", "apply", "paused", "done"]
+
+
+class Admission(Record):
+    """What an invite has, for a worker that has none: its certificate is of the token of the job.
+
+    Attributes:
+        job: Bytes of the invite that name the job, in hexadecimal digits.
+        secret: Secret of the invite, in hexadecimal digits.
+    """
+
+    job: Annotated[str, most(2 * JOB_BYTES), shaped(f"[0-9a-f]{{{2 * JOB_BYTES}}}")]
+    secret: Annotated[str, most(2 * SECRET_BYTES), shaped(f"[0-9a-f]{{{2 * SECRET_BYTES}}}")]
 
 
 class JoinRequest(Record):

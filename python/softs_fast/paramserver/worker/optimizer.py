@@ -33,7 +33,8 @@ from ..wire.messages import (
 )
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
-from .session import Session, Traffic, WorkerOptions
+from .options import WorkerOptions
+from .session import Session, Traffic
 from .weights import RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
@@ -74,7 +75,7 @@ class RemoteOptimizer(optim.Optimizer):
 
     Args:
         module: Module of which all parameters with `requires_grad` are trained, on any device.
-        invite: Line that the server printed.
+        invite: Line that the server printed, or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
         options: WorkerOptions of the worker.
         local_optimizer: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
         on_progress: Function that takes a text for people now and then, such as "push 12 %".

@@ -34,7 +34,7 @@ class Trouble(enum.Enum):
     #: The server asks for a pause: 429 or 503.
     BUSY = "the server is busy"
     #: TLS: the certificate is not accepted, or only one end speaks TLS.
-    CERTIFICATE = "the TLS of the server is not the one of the invite"
+    CERTIFICATE = "the TLS of one end is not accepted by the other"
 
 
 @dataclass(frozen=True)

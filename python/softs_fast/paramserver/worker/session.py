@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import platform
@@ -9,11 +10,8 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError, PeerLost, WireError
@@ -23,15 +21,15 @@ from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.invite import Invite
-from ..wire.limits import MAX_JSON_BYTES, MAX_PART_BYTES
+from ..wire.limits import MAX_JSON_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import CodecName, Failure, JoinAnswer, JoinRequest, decode, encode
+from ..wire.messages import Admission, Failure, JoinAnswer, JoinRequest, decode, encode
 from .exchanges import Answer, Download, Exchange, Request, Upload, refusal
+from .options import WorkerOptions
 from .retries import Retries, Trouble
-from .sizes import LEAST_PART_BYTES
 from .transport import Response, Transport, TransportError, asked_seconds, foreign
 
-__all__ = ["Session", "Traffic", "WorkerOptions"]
+__all__ = ["Session", "Traffic"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
@@ -40,52 +38,6 @@ _MAX_FOREIGN = 4 << 10
 #: Signed answers that say: there is no such session any more.
 _NO_SESSION = {(HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID), (HTTPStatus.UNAUTHORIZED, Code.BAD_MAC)}
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """Options of a worker.
-
-    Attributes:
-        name: Name of this machine, for the server's page; "" for its host name.
-        rejoin_timeout_s: Seconds that the server may be out of reach before the worker fails.
-        url_file: File with the server's present URL, read when the old one leads elsewhere.
-        ask_url: Function that asks a person for the URL and returns it, or None; called in the same case.
-        proxy: URL of an HTTP proxy.
-        push_codec: Codec of pushes; None: the one that the server says.
-        top_k_fraction: Fraction of elements that the codec top_k keeps; None: the one that the server says.
-        max_part_bytes: Bytes of a part of an upload, at most; None: as the server says.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    name: str = ""
-    rejoin_timeout_s: float = 3600.0
-    url_file: Path | None = None
-    ask_url: Callable[[], str | None] | None = None
-    proxy: str | None = None
-    push_codec: CodecName | None = None
-    top_k_fraction: float | None = None
-    max_part_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.push_codec is not None and self.push_codec not in get_args(CodecName):
-            raise ConfigError(
-                f"push_codec of a worker is {self.push_codec!r}; expected {', '.join(get_args(CodecName))}"
-            )
-        if self.top_k_fraction is not None and not 0 < self.top_k_fraction <= 1:
-            raise ConfigError(
-                f"top_k_fraction of a worker is {self.top_k_fraction}; expected more than 0, at most 1"
-            )
-        if not self.rejoin_timeout_s > 0:
-            raise ConfigError(
-                f"rejoin_timeout_s of a worker is {self.rejoin_timeout_s}; expected more than 0"
-            )
-        if self.max_part_bytes is not None and not LEAST_PART_BYTES <= self.max_part_bytes <= MAX_PART_BYTES:
-            raise ConfigError(
-                f"max_part_bytes of a worker is {self.max_part_bytes}; expected {LEAST_PART_BYTES} to {MAX_PART_BYTES}"
-            )
 
 
 @dataclass
@@ -131,12 +83,13 @@ class Session:
     """A worker's side of the protocol. Threads may share it: one for pushes and weights, one for heartbeats.
 
     Args:
-        invite: Invite that the server printed.
+        invite: Invite that the server printed, or one of a place. Each attempt takes the next one of several hosts.
         manifest: Manifest of the worker's model.
         options: WorkerOptions of the worker.
 
     Raises:
-        ConfigError: urllib3 is missing, or the proxy is invalid.
+        ConfigError: urllib3 is missing, the proxy is invalid, the token file cannot be used, or `url_file` is given beside
+            a place.
     """
 
     def __init__(self, invite: Invite, manifest: Manifest, options: WorkerOptions) -> None:
@@ -146,7 +99,13 @@ class Session:
         #: Rises while the worker trains; heartbeats carry it, so that the server knows a worker that hangs.
         self.progress = 0
         self._options = options
+        if invite.place is not None and options.url_file is not None:
+            raise ConfigError(
+                "a file with the server's URL is for an invite; name several hosts instead: softs://HOST,HOST2/JOB?token_file=FILE"
+            )
         self._transport = Transport(invite, options.proxy)
+        self._turns = itertools.cycle(() if invite.place is None else invite.place.addresses)
+        next(self._turns, None)
         self._keys: _Keys | None = None
         self._pid = os.getpid()
         self._joining = threading.Lock()
@@ -351,9 +310,16 @@ class Session:
                 self._keys = self._join()
 
     def _join(self) -> _Keys:
-        secret, job = self.invite.secret, self.invite.job
         retries = Retries(self._options.rejoin_timeout_s)
         while True:
+            # Another host may have another run, until the worker is of one.
+            if self.invite.place is not None and self._keys is None:
+                try:
+                    self._ask()
+                except TransportError as error:
+                    self._pause(retries, error)
+                    continue
+            secret, job = self.invite.secret, self.invite.job
             nonce = secrets.token_bytes(signing.NONCE_BYTES)
             body = encode(
                 JoinRequest(
@@ -394,10 +360,29 @@ class Session:
             session = signing.session_key(secret, job, nonce, bytes.fromhex(joined.nonce), joined.worker_id)
             return _Keys(joined, session)
 
+    def _ask(self) -> None:
+        """Ask for what an invite would have; the certificates of both ends are of the token.
+
+        Raises:
+            TransportError: there is no answer.
+        """
+        check_process(self._pid, "the worker of the parameter server")
+        response = self._transport.send("GET", answers.INVITE, {})
+        try:
+            body = response.read(_MAX_FOREIGN)
+            if response.status != HTTPStatus.OK:
+                raise foreign(response, body)
+            told = decode(Admission, body)
+        except WireError:
+            raise foreign(response, body) from None
+        finally:
+            response.close()
+        self.invite = replace(self.invite, job=bytes.fromhex(told.job), secret=bytes.fromhex(told.secret))
+
     def _refuse_at_once(self, error: TransportError) -> None:
-        """Before the first join, a wrong secret is the invite's fault, which time does not mend."""
+        """Before the first join, a wrong secret is the invite's fault, which time does not mend; with a place it is asked anew."""
         failure = _failure_of(error.body) if error.status == HTTPStatus.UNAUTHORIZED else None
-        if self._keys is None and failure is not None:
+        if self._keys is None and self.invite.place is None and failure is not None:
             raise ConfigError(
                 f"the server at {self.invite.url} does not know the invite: {failure.message}; "
                 "ask for the line that it prints now"
@@ -414,16 +399,20 @@ class Session:
         now, cause = time.monotonic(), f"{error.trouble.value}: {error}"
         attempt = self._outage.failed(now, cause, is_refusal=error.trouble is Trouble.CERTIFICATE)
         if attempt.is_last:
-            raise ConfigError(
-                f"the TLS of {self.invite.url} is not the one of the invite: {error}; ask for a new invite"
-            )
+            url = self.invite.url
+            if self.invite.place is not None:
+                raise ConfigError(f"no connection to the parameter server at {url}: {error}")
+            raise ConfigError(f"the TLS of {url} is not the one of the invite: {error}; ask for a new invite")
         self.traffic.failures += 1
         draw = self._random.random()
         pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)
-        if pause.asks_url or self._options.url_file is not None:
+        if self.invite.place is not None:
+            if error.trouble is not Trouble.BUSY:
+                self._take_next_host()
+        elif pause.asks_url or self._options.url_file is not None:
             self._look_for_url(pause.asks_url)
         if self._is_closed.wait(pause.seconds):
             raise PeerLost("the session was closed")
@@ -434,6 +423,17 @@ class Session:
         if url.scheme != "http" or url.hostname is None or self._options.proxy is not None:
             return None
         return tls_problem(url.hostname, url.port or 80, TlsFiles())
+
+    def _take_next_host(self) -> None:
+        """Use the next host of the place, and the token file as it is now."""
+        moved = self.invite.moved(f"https://{next(self._turns)}")
+        try:
+            self._transport.move(moved)
+        except ConfigError as error:
+            # A file that is being replaced may be whole again at the next attempt.
+            _log.warning("the server is not looked for at %s: %s", moved.url, error)
+        else:
+            self.invite = moved
 
     def _look_for_url(self, may_ask: bool) -> None:
         """Use the URL of the file, or ask a person for one."""

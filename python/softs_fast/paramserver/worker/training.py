@@ -19,8 +19,8 @@ from ..job import Job
 from ..wire.invite import Invite
 from .batches import Batches, Indices, LeasedIndices, RankIndices, RunOver
 from .optimizer import RemoteOptimizer
+from .options import WorkerOptions
 from .progress import Progress
-from .session import WorkerOptions
 
 __all__ = ["chosen_device", "pause_on_signal", "train"]
 

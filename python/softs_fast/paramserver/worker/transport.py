@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import ConfigError
-from ...trust import refusal_of
+from ...trust import TlsFiles, refusal_of
 from ..requirements import import_package
 from ..wire.invite import Invite
 from .retries import Trouble
@@ -101,11 +101,11 @@ class Transport:
     """Connections to one server, for several threads.
 
     Args:
-        invite: URL and certificate.
+        invite: URL and certificate, or place with a token file.
         proxy: URL of an HTTP proxy; None for none. The environment is not read.
 
     Raises:
-        ConfigError: urllib3 is not installed, or the proxy is no URL of one.
+        ConfigError: urllib3 is not installed, the proxy is no URL of one, or the token file cannot be used.
     """
 
     def __init__(self, invite: Invite, proxy: str | None = None) -> None:
@@ -122,10 +122,10 @@ class Transport:
         self.move(invite)
 
     def move(self, invite: Invite) -> None:
-        """Use another URL from now on.
+        """Use another URL from now on, and the token file as it is now.
 
         Raises:
-            ConfigError: the proxy is no URL of one.
+            ConfigError: the proxy is no URL of one, or the token file cannot be used.
         """
         options: dict[str, Any] = {"retries": False, "maxsize": 4, "block": False}
         if invite.pin is not None:
@@ -134,6 +134,12 @@ class Transport:
                 "cert_reqs": "CERT_NONE",
                 "assert_fingerprint": invite.pin.hex(),
                 "assert_hostname": False,
+            }
+        self._files = TlsFiles(token_file=None if invite.place is None else invite.place.token_file)
+        if self._files.verifies_peers:
+            options |= {
+                "ssl_context": self._files.ssl_client(),
+                "server_hostname": self._files.server_name(invite.url),
             }
         before = self._pools
         try:
@@ -201,7 +207,7 @@ class Transport:
             return TransportError(Trouble.NO_NAME, _text(error))
         if isinstance(error, exceptions.SSLError):
             cause = error.args[0] if error.args else None
-            refusal = refusal_of(cause) if isinstance(cause, Exception) else None
+            refusal = refusal_of(cause, self._files) if isinstance(cause, Exception) else None
             if refusal is not None or "ingerprint" in str(error):
                 return TransportError(Trouble.CERTIFICATE, refusal or _text(error))
         return TransportError(Trouble.CUT, _text(error))

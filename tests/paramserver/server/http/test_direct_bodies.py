@@ -23,7 +23,7 @@ from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.frame import Frame
 from softs_fast.paramserver.wire.messages import Counted, UploadState, decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.session import WorkerOptions
+from softs_fast.paramserver.worker.options import WorkerOptions
 
 JOB = job_of(large_model)
 

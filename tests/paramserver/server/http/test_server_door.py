@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from raw_client import RawClient, job_of
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.server.http import budget as budget_module
@@ -25,7 +29,7 @@ from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import encode, nonce_of
+from softs_fast.paramserver.wire.messages import Admission, decode, encode, nonce_of
 from softs_fast.trust import TlsFiles
 
 MAC = "0" * 64
@@ -90,10 +94,16 @@ class Connection:
 
 
 def answer_to(
-    method: str, path: str, query: str, headers: list[tuple[str, str]], pieces: list[bytes]
-) -> tuple[int, int]:
-    """Return the status of the answer to a request without the secret, and the bytes of its body that were taken."""
+    method: str,
+    path: str,
+    query: str,
+    headers: list[tuple[str, str]],
+    pieces: list[bytes],
+    has_token: bool = False,
+) -> tuple[int, int, bytes]:
+    """Return status and body of the answer to a request without the secret; between them, how many bytes of it were taken."""
     found: list[int] = []
+    said = b""
     n_taken = 0
     left = list(pieces)
 
@@ -104,8 +114,11 @@ def answer_to(
         return {"type": "http.request", "body": body, "more_body": bool(left)}
 
     async def send(message: Any) -> None:
+        nonlocal said
         if message["type"] == "http.response.start":
             found.append(message["status"])
+        else:
+            said += message["body"]
 
     scope = {
         "type": "http", "method": method, "path": path, "raw_path": path.encode("latin-1"),
@@ -114,12 +127,12 @@ def answer_to(
     }  # fmt: skip
     application = Application.__new__(Application)
     application._sessions = Sessions(bytes(32), bytes(16), bytes(32))
-    application.budget, application.n_sending = Budget(), 0
+    application.budget, application.n_sending, application._has_token = Budget(), 0, has_token
     application._driver = Driver()  # type: ignore[assignment]
     application._owner = NoPages()  # type: ignore[assignment]
     asyncio.run(application(scope, receive, send))
     (status,) = found
-    return status, n_taken
+    return status, n_taken, said
 
 
 class Driver:
@@ -173,7 +186,7 @@ def test_no_request_without_the_secret_is_a_failure_of_the_server(
 def test_little_is_read_in_the_name_of_the_owner(path: str) -> None:
     """Its name is known to all."""
     headers = [("Authorization", f"SF1 id=owner, n=1, mac={MAC}")]
-    status, n_taken = answer_to("POST", path, "", headers, [bytes(1024)] * 256)
+    status, n_taken, _ = answer_to("POST", path, "", headers, [bytes(1024)] * 256)
     assert status in (401, 413)
     assert n_taken <= 5 << 10
 
@@ -185,6 +198,26 @@ def test_the_nonce_of_a_join_is_found_without_parsing(junk: bytes) -> None:
     assert nonce_of(encode(client.join_request())) == client.nonce
     fake = f'"nonce":"{"a" * 32}"'
     assert nonce_of(encode(client.join_request(name=fake[:128]))) == client.nonce
+
+
+def test_tls_with_a_token_is_told_the_secret() -> None:
+    status, _, said = answer_to("GET", answers.INVITE, "", [], [], has_token=True)
+    assert (status, decode(Admission, said)) == (200, Admission(bytes(16).hex(), bytes(32).hex()))
+    assert answer_to("GET", answers.STATUS, "", [], [], has_token=True)[0] == 401
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_no_other_server_tells_the_secret(serve, tmp_path: Path, has_tls: bool) -> None:
+    if has_tls:
+        pytest.importorskip("cryptography", reason="makes certificates")
+    tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", self_signed=True) if has_tls else None
+    server = serve(options={"tls": tls})
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises(HTTPError) as raised:
+        urlopen(server.invite.url + answers.INVITE, timeout=WATCHDOG_S, context=context)
+    assert raised.value.code == 401
+    raised.value.close()
 
 
 def test_a_query_of_many_fields_is_refused(serve, enter) -> None:
@@ -259,3 +292,10 @@ def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
     ServerOptions(listen="0.0.0.0:0", allow_insecure=True)
     ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k"))
     ServerOptions(listen="[::1]:0")
+    token = TlsFiles(token_file=tmp_path / "t")
+    named = ServerOptions(listen=f"softs://0.0.0.0:0/digits?token_file={tmp_path}/t")
+    assert (named.listen, named.tls) == ("0.0.0.0:0", token)
+    with pytest.raises(ConfigError, match="public_url is for an invite; with a token file"):
+        ServerOptions(public_url="https://a.example", tls=token)
+    # A server refuses a CA alone when it reads it.
+    assert ServerOptions(tls=TlsFiles(ca=tmp_path / "ca")).tls is not None

@@ -63,6 +63,7 @@ class Application:
         manifest: Manifest of the model.
         config: Configuration of the run, for workers.
         world_size: Workers that the run expects.
+        has_token: Whether TLS lets in no peers but holders of the token of the job: they need no invite.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Application:
         manifest: Manifest,
         config: RunConfig,
         world_size: int,
+        has_token: bool,
     ) -> None:
         self._driver = driver
         self._sessions = sessions
@@ -82,6 +84,7 @@ class Application:
         self._manifest = manifest
         self._config = config
         self._world_size = world_size
+        self._has_token = has_token
         self.budget = Budget()
         #: Answers with weights that are under way.
         self.n_sending = 0
@@ -119,6 +122,9 @@ class Application:
         if request.method == "GET" and (public := self._owner.public(request.path)) is not None:
             self.budget.spend()
             return public, None
+        if self._has_token and (request.method, request.path) == ("GET", answers.INVITE):
+            request.prove()
+            return Reply.of(self._sessions.admission), None
         if request.path == answers.JOIN and request.method == "POST":
             return await self._join(request)
         if not request.path.startswith("/v1/"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...wire import signing
+from ...wire.messages import Admission
 
 __all__ = ["Session", "Sessions"]
 
@@ -47,6 +48,8 @@ class Sessions:
         self._by_id: dict[str, Session] = {}
         self._nonces: OrderedDict[bytes, None] = OrderedDict()
         self._instances: OrderedDict[str, str] = OrderedDict()
+        #: What workers with a certificate of the token of the job are told.
+        self.admission = Admission(job.hex(), secret.hex())
         self.answer_key = signing.answer_key(secret, job)
         self.owner = Session(signing.OWNER, signing.owner_key(owner, job))
         #: Counter of the owner's next request that changes something. The server gives it, by the status: programs of

@@ -17,12 +17,12 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from ....durable import read_sealed, sync_folder, write_sealed
+from ....durable import Lock, read_sealed, sync_folder, write_sealed
 from ....errors import ConfigError, WireError
 from ....records import from_plain, plain
 from ...rounds.snapshot import Snapshot
 
-__all__ = ["Saved", "before_path", "load_state", "new_state", "save_state"]
+__all__ = ["Saved", "before_path", "load_state", "lock_state", "new_state", "save_state"]
 
 _KIND = "paramserver"
 #: The loader refuses longer files.
@@ -50,6 +50,21 @@ class Saved:
     trainer: dict[str, Any] | None = field(default=None, repr=False)
     best: tuple[float | None, int] = (None, 0)
     trouble: str = ""
+
+
+def lock_state(path: Path) -> Lock:
+    """Return the lock of a state, by a file beside it: two servers would write over each other's steps.
+
+    Raises:
+        ConfigError: another server uses the state, or the lock file cannot be used.
+    """
+    what = f"state file {path}"
+    try:
+        return Lock(path.with_name(f"{path.name}.lock"), what)
+    except OSError as error:
+        raise ConfigError(
+            f"the lock of {what} cannot be written: {error.strerror or error}; give another --state"
+        ) from None
 
 
 def new_state() -> Saved:
