@@ -106,6 +106,7 @@ def draw(board: dict[str, Any], pages: list[tuple[float, Page]], path: Path) -> 
     for panel in board["panels"]:
         at = panel["gridPos"]
         axes = figure.add_subplot(grid[at["y"] : at["y"] + at["h"], at["x"] : at["x"] + at["w"]])
+        axes.set_prop_cycle(color=mpl.colormaps["tab20"].colors)
         for target in panel["targets"]:
             for labels, points in evaluate(target["expr"], pages).items():
                 legend = target["legendFormat"]
@@ -118,12 +119,12 @@ def draw(board: dict[str, Any], pages: list[tuple[float, Page]], path: Path) -> 
                     linewidth=1.2,
                 )
         axes.set_title(panel["title"], fontsize=10, loc="left")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.4 * max(axes.get_ylim()[1], 0.1))
         axes.tick_params(labelsize=8)
         axes.grid(color="#e6eaee")
         axes.spines[:].set_visible(False)
         if axes.lines:
-            axes.legend(fontsize=6.5, frameon=False, ncols=2, loc="upper left")
+            axes.legend(fontsize=6.5, frameon=False, ncols=3, loc="upper left")
     figure.savefig(path, dpi=75)
     plt.close(figure)
 
