@@ -45,6 +45,7 @@ def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wai
     worker._link._copy = channel
     worker._link.follow(channel)
     assert said == []
+    assert worker._link.machine.is_resting, "the coordinator closes the connection, on which calls may wait"
 
 
 @pytest.mark.parametrize("is_begun_anew", [False, True])
