@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils import _pytree
 
 from softs_fast.codecs import TopKLogits
 from softs_fast.job.retained import Retained
@@ -31,7 +30,12 @@ BATCHES = {
 
 
 def leaves(batch: Any) -> list[torch.Tensor]:
-    return [one for one in _pytree.tree_leaves(batch) if isinstance(one, torch.Tensor)]
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = (
+        list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else []
+    )
+    return [tensor for one in parts for tensor in leaves(one)]
 
 
 @pytest.mark.parametrize("name", BATCHES)

@@ -256,8 +256,7 @@ class JobStep:
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
         self._has_gradients = self._has_gradients or self._finds_gradients()
-        # As of the gradients, ranks reduce the mean.
-        self._losses.add_(loss.detach(), alpha=self._scale)
+        self._losses.add_(loss.detach())
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -304,6 +303,8 @@ class JobStep:
                 self._check_complete()
             except ConfigError as failure:
                 error = failure
+        # As of the gradients, ranks reduce the mean.
+        self._losses.mul_(self._scale)
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:

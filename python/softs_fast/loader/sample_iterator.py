@@ -137,19 +137,18 @@ class Stream:
         n_rows, fill = reader.n_rows, reader.fill
         wait.restart()
         done = 0
-        while current_version() == version:
+        while True:
+            if current_version() != version or (is_over is not None and is_over()):
+                # No item has samples of two versions.
+                reader.forget()
+                return False
             if done == n_rows:
                 return True
-            if is_over is not None and is_over():
-                break
             before, done = done, fill(product, done, wait.wait_ms)
             if done != before:
                 wait.note_samples()
             elif current_version() == version:
                 wait.check(product, reader.is_starved)
-        # No item has samples of two versions.
-        reader.forget()
-        return False
 
     def _resume(self, reader: Reader) -> None:
         """Go to the first sample that was not handed out, after another reader or after taking that was not completed."""
