@@ -2,7 +2,8 @@
 
 ``python -m benches.job --ranks 2``. A step sleeps for 20 ms, in parts after each micro-batch, and trains a small model on
 samples that suppliers have made ahead. The same processes make some steps by hand and some with a Job, in turns. One rank
-is alone: without a coordinator, by hand with the loader and the optimizer.
+is alone: without a coordinator, by hand with the loader and the optimizer; and in further turns by hand with what a Job does
+for each micro-batch and no training must do: it begins random numbers anew, and adds up the losses.
 
 With ``--checkpoint-mb 84`` it measures instead what checkpoints of so many megabytes cost one rank alone, or ``--ranks`` of
 torch.distributed that each have a part: steps that begin while none is being written, those that overlap one, and the copy
@@ -65,12 +66,15 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     """Make steps in turns, by hand and with a Job; report the milliseconds of each, and those of its thread's processor."""
     pause_s = options["step_ms"] / 1000 / (N_MICRO // size)
     addresses = options["coordinators"]
-    found: dict[str, list[tuple[float, float]]] = {"hand": [], "job": []}
+    frontend = options["frontend"]
     with contextlib.ExitStack() as running:
-        hand = by_hand(running, rank, size, options["frontend"], addresses, pause_s)
-        job = with_job(running, options["frontend"], addresses, pause_s)
+        kinds = {"hand": by_hand(running, rank, size, frontend, addresses, pause_s)}
+        if size == 1:
+            kinds["hand_more"] = by_hand(running, rank, size, frontend, addresses, pause_s, does_more=True)
+        kinds["job"] = with_job(running, frontend, addresses, pause_s)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
         for turn in range(options["rounds"] + 1):
-            for name, steps in (("hand", hand), ("job", job)):
+            for name, steps in kinds.items():
                 for _ in range(WARM_UP if turn == 0 else options["steps"]):
                     began, cpu_began = time.perf_counter(), time.thread_time()
                     next(steps)
@@ -87,8 +91,10 @@ def by_hand(
     frontend: str,
     addresses: list[str],
     pause_s: float,
+    *,
+    does_more: bool = False,
 ) -> Iterator[None]:
-    """Make a step for each item, without a Job."""
+    """Make a step for each item, without a Job; `does_more`: with random numbers that begin anew, and the mean loss."""
     model, state = training()
     loader = sf.SoftDataLoader(
         "1", frontend, CONFIG, num_slots=GLOBAL, ordered=True, rank=rank, world_size=size, batch_size=MICRO
@@ -96,10 +102,19 @@ def by_hand(
     running.callback(loader.close)
     batches = iter(loader)
     node = running.enter_context(WorkerNode(addresses[0], state, job="hand")) if addresses else None
+    losses, scale = torch.zeros(()), size / N_MICRO
     while True:
+        if does_more:
+            losses.zero_()
         with contextlib.nullcontext() if node is None else node.step():
-            for _ in range(N_MICRO // size):
-                (model(next(batches)["x"]).mean() * (size / N_MICRO)).backward()
+            for number in range(N_MICRO // size):
+                batch = next(batches)
+                if does_more:
+                    torch.default_generator.manual_seed(number)
+                loss = model(batch["x"]).mean()
+                (loss * scale).backward()
+                if does_more:
+                    losses.add_(loss.detach(), alpha=scale)
                 time.sleep(pause_s)
         if node is None:
             state.apply()
@@ -302,7 +317,7 @@ def main() -> None:
     if raised := [one for one in results if isinstance(one, ranks.Raised)]:
         raise SystemExit(raised[0].trace)
     medians = {}
-    for name in ("hand", "job"):
+    for name in results[0]:
         # A step ends with its slowest rank.
         walls = [max(wall for wall, _ in step) for step in zip(*(one[name] for one in results), strict=True)]
         medians[f"{name}_ms"] = round(statistics.median(walls), 3)

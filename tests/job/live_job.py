@@ -9,8 +9,8 @@ import functools
 import hashlib
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,17 @@ def mediate(say: Callable[[Any], None], _rank: int, _size: int, frontend: str, b
     with sf.Broker(sf.EndpointConfig(frontend=frontend, backend=backend)):
         say("serves")
         threading.Event().wait()
+
+
+@contextmanager
+def supplier(backend: str, make: Callable[[int], torch.Tensor] = sample) -> Iterator[None]:
+    """A supplier in this process, of samples that a function makes of their numbers."""
+
+    def generate(product_id: str, sequence: int) -> dict[str, torch.Tensor]:
+        return {"x": make(sequence), "number": torch.tensor(sequence)}
+
+    with sf.Supplier(generator_fn=generate, product_ids=["1"], endpoint=backend, batch_config=CONFIG):
+        yield
 
 
 class Student:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -12,22 +10,11 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from live_job import CONFIG, GLOBAL, MICRO, WIDTH, Student, live_data, replayed, sample, train
+from live_job import GLOBAL, MICRO, Student, live_data, replayed, sample, supplier, train
 
 import softs_fast as sf
 from softs_fast.job.feed import Feed
 from softs_fast.job.step import Parts
-
-
-@contextmanager
-def supplier(backend: str, make: Callable[[int], torch.Tensor] = sample) -> Iterator[None]:
-    """A supplier in this process, of samples that a function makes of their numbers."""
-
-    def generate(product_id: str, sequence: int) -> dict[str, torch.Tensor]:
-        return {"x": make(sequence), "number": torch.tensor(sequence)}
-
-    with sf.Supplier(generator_fn=generate, product_ids=["1"], endpoint=backend, batch_config=CONFIG):
-        yield
 
 
 @contextmanager
@@ -84,44 +71,6 @@ def test_a_step_that_fails_comes_again_with_the_same_samples(
         assert student.weights() == replayed([1] * 3).weights()
         assert job.committed == 3
     assert n_failures == 0
-
-
-@pytest.mark.parametrize("writes", [False, True])
-def test_a_step_that_comes_again_has_the_samples_that_it_had(
-    broker: None, frontend: str, backend: str, writes: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """J8: none is made a second time; if the program has written into them, they are made as they were."""
-    caplog.set_level(logging.INFO, "softs_fast.job.step")
-    made: Counter[int] = Counter()
-
-    def make(number: int) -> torch.Tensor:
-        made[number] += 1
-        return torch.full((WIDTH,), number + 1.0)
-
-    fails_after = [11, 7, 3]
-    with supplier(backend, make), job_alone(frontend) as (job, student):
-        for step in job.steps(3):
-            first: dict[str, torch.Tensor] = {}
-            try:
-                with step:
-                    for n_taken, batch in enumerate(step.batches(), 1):
-                        assert (batch["x"][:, 0] == batch["number"] + 1).all()
-                        first = first or batch
-                        # Of one step at most.
-                        assert job._parts is not None
-                        assert len(job._parts._taken) <= GLOBAL // MICRO
-                        step.backward(student.loss(batch))
-                        if step.number == 2 and fails_after and n_taken == fails_after[-1]:
-                            raise ValueError("in the midst of a step")
-            except ValueError:
-                fails_after.pop()
-                if writes:
-                    first["x"].zero_()
-    assert not fails_after
-    assert writes or {made[number] for number in range(3 * GLOBAL)} == {1}
-    told = [record.args for record in caplog.records if "still trains" in record.getMessage()]
-    assert len(told) == 3
-    assert writes or all(kept == n for kept, n in told)
 
 
 def test_a_sample_that_cannot_be_made(broker: None, frontend: str, backend: str) -> None:

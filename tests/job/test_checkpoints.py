@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import torch
 from crashing import Crash, crashing
-from live_job import GLOBAL, Student, live_data, replayed, sample
-from test_alone import supplier
+from live_job import GLOBAL, Student, live_data, replayed, sample, supplier
 
 import softs_fast as sf
 from softs_fast.job import checkpoint_files

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
+import torch
+
+import softs_fast as sf
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from live_job import LiveJob, has, replayed
+from coordinator_process import Cluster
+from live_job import GLOBAL, MICRO, WIDTH, LiveJob, Student, has, live_data, replayed, supplier
 
 ELASTIC = ("--min-workers", "1", "--max-workers", "4", "--form-timeout", "0.5")
 
@@ -46,6 +52,55 @@ def test_a_rank_and_a_supplier_are_killed_and_a_rank_joins(live_job: Callable[..
     check(job)
     sizes = job.sizes()
     assert (sizes[9], sizes[19], sizes[29]) == (2, 1, 2)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_step_that_comes_again_has_the_samples_that_it_had(
+    broker: None,
+    frontend: str,
+    backend: str,
+    cluster: Cluster,
+    writes: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """J8: none is made a second time; if the program has written into them, they are made as they were."""
+    caplog.set_level(logging.INFO, "softs_fast.job.step")
+    made: Counter[int] = Counter()
+
+    def make(number: int) -> torch.Tensor:
+        made[number] += 1
+        return torch.full((WIDTH,), number + 1.0)
+
+    fails_after, student = [11, 7, 3], Student(0)
+    state = sf.TrainingState(student.model, student.optimizer)
+    coordinator = cluster.coordinator("--job", "digits", "--world-size", "1").address
+    with (
+        supplier(backend, make),
+        sf.Job("digits", live_data(frontend), state, coordinator=coordinator) as job,
+    ):
+        for step in job.steps(3):
+            first: dict[str, torch.Tensor] = {}
+            try:
+                with step:
+                    for n_taken, batch in enumerate(step.batches(), 1):
+                        assert (batch["x"][:, 0] == batch["number"] + 1).all()
+                        first = first or batch
+                        # Of one step at most.
+                        assert job._parts is not None
+                        assert len(job._parts._taken) <= GLOBAL // MICRO
+                        step.backward(student.loss(batch))
+                        if step.number == 2 and fails_after and n_taken == fails_after[-1]:
+                            raise ValueError("in the midst of a step")
+            except ValueError:
+                fails_after.pop()
+                if writes:
+                    first["x"].zero_()
+    assert not fails_after
+    assert writes or {made[number] for number in range(3 * GLOBAL)} == {1}
+    told = [record.args for record in caplog.records if "still trains" in record.getMessage()]
+    assert len(told) == 3
+    assert writes or all(kept == n for kept, n in told)
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import OrderedDict
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from softs_fast.codecs import TopKLogits
-from softs_fast.job.retained import Retained, _tensors
+from softs_fast.job.retained import Retained
 from softs_fast.tensors import RaggedTensor
 
 
@@ -29,26 +30,33 @@ BATCHES = {
 
 
 def leaves(batch: Any) -> list[torch.Tensor]:
-    return list(_tensors(batch))
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = (
+        list(batch.values()) if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else []
+    )
+    return [tensor for one in parts for tensor in leaves(one)]
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_write_into_any_of_its_tensors_is_seen(name: str) -> None:
-    for place in range(len(leaves(BATCHES[name]))):
-        retained = Retained(copy.deepcopy(BATCHES[name]))
+    for place, of_views in itertools.product(range(len(leaves(BATCHES[name]))), (False, True)):
+        given = copy.deepcopy(BATCHES[name])
+        retained = Retained(given)
         for _ in range(2):
             assert not retained.is_changed()
             views = retained.views()
-            assert repr(views) == repr(BATCHES[name])
-            assert type(views) is type(BATCHES[name])
-        leaves(views)[place].mul_(2)
+            assert repr(views) == repr(given) == repr(BATCHES[name])
+            assert type(views) is type(given)
+        leaves(views if of_views else given)[place].mul_(2)
         assert retained.is_changed()
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_what_is_done_to_its_tensors_is_not_in_the_next_ones(name: str) -> None:
-    retained = Retained(copy.deepcopy(BATCHES[name]))
-    for tensor in leaves(retained.views()):
+    given = copy.deepcopy(BATCHES[name])
+    retained = Retained(given)
+    for tensor in leaves([given, retained.views()]):
         tensor.requires_grad_().sum().backward()  # type: ignore[no-untyped-call]
         tensor.data = torch.zeros(7)
     assert not retained.is_changed()
@@ -58,8 +66,10 @@ def test_what_is_done_to_its_tensors_is_not_in_the_next_ones(name: str) -> None:
 
 
 def test_what_is_done_to_its_dicts_is_not_in_the_next_ones() -> None:
-    retained = Retained({"input": {"x": ones(2)}})
-    del retained.views()["input"]["x"]
+    given = {"input": {"x": ones(2)}}
+    retained = Retained(given)
+    for one in (given, retained.views()):
+        del one["input"]["x"]
     assert list(retained.views()["input"]) == ["x"]
 
 

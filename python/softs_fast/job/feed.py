@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .ledger import Ledger, share
 
@@ -14,8 +13,7 @@ __all__ = ["Aim", "Feed", "MicroBatch", "Phase"]
 Phase = Literal["idle", "serving", "spent", "settling"]
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(NamedTuple):
     """Numbers that a stream hands out: at place i number start + i // run * stride + i % run."""
 
     start: int
@@ -32,16 +30,15 @@ class Aim:
         return runs * self.run + rest
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A micro-batch of a step.
 
     Attributes:
-        index: Its place in the step.
+        place: Its place in the step.
         numbers: Numbers of its samples.
     """
 
-    index: int
+    place: int
     numbers: range
 
 
@@ -105,7 +102,7 @@ class Feed:
         if (
             at is not None
             and self._n_taken % at.run == 0
-            and replace(at, start=at.number(self._n_taken)) == aim
+            and at._replace(start=at.number(self._n_taken)) == aim
         ):
             return None
         self._aim, self._n_taken = aim, 0

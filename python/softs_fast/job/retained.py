@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -12,49 +12,46 @@ __all__ = ["Retained"]
 
 
 class Retained:
-    """A batch of which views are handed out, so that what a program does to these, other than to write into them, is not
-    seen in the next ones: `.grad`, `requires_grad_()`, another value in a dict.
+    """What is kept of a batch that is handed out: other tensors, which have its memory. So what a program does to those that
+    it has, other than to write into them, is not seen in the kept ones: `.grad`, `requires_grad_()`, another value in a dict.
 
     Args:
         batch: Tensors, in mappings, tuples and lists; as it was made.
     """
 
     def __init__(self, batch: Any) -> None:
-        self._batch, self._versions = batch, _versions(batch)
+        self._tensors: list[torch.Tensor] = []
+        self._batch = _detached(batch, self._tensors)
+        self._versions = self._counts()
 
     def is_changed(self) -> bool:
         """Return whether it may have been written into since; writes through numpy or `.data` are not seen."""
-        return self._versions is None or _versions(self._batch) != self._versions
+        return self._versions is None or self._counts() != self._versions
 
     def views(self) -> Any:
-        """Return the batch with other tensors, which have its memory."""
-        return _detached(self._batch)
+        """Return the batch with tensors of its own, as it was made."""
+        return _detached(self._batch, [])
+
+    def _counts(self) -> list[int] | None:
+        """Return numbers that change with each write; None if there is a tensor that counts none."""
+        if any(one.is_inference() for one in self._tensors):
+            return None
+        return [one._version for one in self._tensors]
 
 
-def _versions(batch: Any) -> list[int] | None:
-    """Return numbers that change with each write; None if there is a tensor that counts none."""
-    tensors = list(_tensors(batch))
-    return None if any(one.is_inference() for one in tensors) else [one._version for one in tensors]
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+def _detached(batch: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return a batch of other tensors with the same memory, which are added to a list."""
     if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        yield from _tensors(list(batch.values()))
-    elif isinstance(batch, list | tuple):
-        for one in batch:
-            yield from _tensors(one)
-
-
-def _detached(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.detach()
-    if isinstance(batch, MutableMapping):
+        tensors.append(batch.detach())
+        return tensors[-1]
+    if isinstance(batch, Mapping):
+        found = {name: _detached(one, tensors) for name, one in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return batch
         other = copy.copy(batch)
-        other.update({name: _detached(one) for name, one in batch.items()})
+        other.update(found)
         return other
     if isinstance(batch, list | tuple):
-        found = [_detached(one) for one in batch]
-        return batch._make(found) if hasattr(batch, "_make") else type(batch)(found)
+        items = [_detached(one, tensors) for one in batch]
+        return batch._make(items) if hasattr(batch, "_make") else type(batch)(items)
     return batch

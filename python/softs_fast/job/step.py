@@ -66,8 +66,11 @@ class Parts:
         # Of the reports: samples that were trained, the time in which they were waited for, and since when others are.
         self._n_samples, self._waiting_s, self._began_s = 0, 0.0, time.monotonic()
         self._lacks_since_s: float | None = None
-        if isinstance(worker, WorkerNode):
-            worker.report = self.report
+        self._told_s = 0.0
+        # With ranks that may be lost, which end the steps of others.
+        self._node = worker if isinstance(worker, WorkerNode) else None
+        if self._node is not None:
+            self._node.report = self.report
         self._place = (-1, 0)
         # Whether the batches go to other numbers with the next one that is waited for.
         self._is_aimed = False
@@ -82,45 +85,48 @@ class Parts:
         return Report(self._n_samples, self._waiting_s + lacks_s, now_s - self._began_s, lacks_s, saved)
 
     def take(self, due: MicroBatch) -> Any | None:
-        """Return the micro-batch that is due, or None once the epoch of the step is over; report a long wait meanwhile.
+        """Return the micro-batch that is due, or None once the epoch of the step is over.
 
-        One that was handed out before, when the step was not committed, is handed out again as it was.
+        One that was handed out before, in a step that a lost rank has ended, is handed out again as it was.
         """
         first = due.numbers.start
         retained = self._taken.get(first)
-        if retained is None or retained.is_changed():
+        if retained is not None and not retained.is_changed():
+            batch = retained.views()
+        else:
             # Not where it is: batches may have been handed out of `_taken`, or lost to an error that came with them.
             self.batches.go_to(self.feed.place)
             batch = self._wait()
             if batch is None:
                 return None
-            retained = self._taken[first] = Retained(batch)
-            self._tell_kept()
+            # Alone a step comes again only after an error of its own, and has its samples made again.
+            if self._node is not None:
+                self._taken[first] = Retained(batch)
+            if self._is_aimed:
+                self._tell_kept()
         self._n_samples += len(due.numbers)
-        return retained.views()
+        return batch
 
     def _tell_kept(self) -> None:
         kept, dropped = self.batches.kept
-        if self._is_aimed and kept + dropped:
+        if kept + dropped:
             logger.info("this rank still trains %d of %d samples that it had ordered", kept, kept + dropped)
         self._is_aimed = False
 
     def _wait(self) -> Any | None:
-        worker = self.worker
-        self._lacks_since_s = told_s = time.monotonic()
-
-        def is_over() -> bool:
-            nonlocal told_s
-            if isinstance(worker, WorkerNode) and time.monotonic() > told_s + _REPORT_S:
-                told_s = time.monotonic()
-                worker.tell()
-            return bool(worker.not_ready)
-
+        self._lacks_since_s = self._told_s = time.monotonic()
         try:
-            return self.batches.take(is_over)
+            return self.batches.take(self._is_over)
         finally:
             self._waiting_s += time.monotonic() - self._lacks_since_s
             self._lacks_since_s = None
+
+    def _is_over(self) -> bool:
+        """Return whether the epoch of the step is over; report a long wait meanwhile."""
+        if self._node is not None and time.monotonic() > self._told_s + _REPORT_S:
+            self._told_s = time.monotonic()
+            self._node.tell()
+        return bool(self.worker.not_ready)
 
     def begin(self, step: int, rank: int, size: int) -> None:
         """Begin a step, from 0, with its place among the ranks."""
@@ -131,7 +137,7 @@ class Parts:
             self._taken.clear()
         aim = self.feed.begin(ledger, step, rank, size)
         if aim is not None:
-            self.batches.aim(aim.start, aim.run, aim.stride)
+            self.batches.aim(*aim)
             self._is_aimed = True
         numbers = ledger.numbers(step)
         self._taken = {first: one for first, one in self._taken.items() if first in numbers}
@@ -222,7 +228,7 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
-            begin_random(parts.device, parts.position.seed_of(self.number - 1, due.index))
+            begin_random(parts.device, parts.position.seed_of(self.number - 1, due.place))
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -250,8 +256,7 @@ class JobStep:
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
         self._has_gradients = self._has_gradients or self._finds_gradients()
-        # As of the gradients, ranks reduce the mean.
-        self._losses.add_(loss.detach(), alpha=self._scale)
+        self._losses.add_(loss.detach())
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -298,6 +303,8 @@ class JobStep:
                 self._check_complete()
             except ConfigError as failure:
                 error = failure
+        # As of the gradients, ranks reduce the mean.
+        self._losses.mul_(self._scale)
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:

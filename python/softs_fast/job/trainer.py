@@ -142,11 +142,11 @@ class JobCallback(TrainerCallback):
                 batches.switch(product)
             aim = feed.begin(position.ledger, step, self._peers.rank, self._peers.size)
             if aim is not None:
-                batches.aim(aim.start, aim.run, aim.stride)
+                batches.aim(*aim)
             while (due := feed.due) is not None:
                 batch = batches.take(lambda: False)
                 feed.took()
-                begin_random(self._device, position.seed_of(step, due.index))
+                begin_random(self._device, position.seed_of(step, due.place))
                 yield batch
             feed.committed()
 
