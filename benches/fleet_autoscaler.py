@@ -14,7 +14,7 @@ from benches.fleet_guests import SimulatedFleet
 from softs_fast.fleet.scaling import LOOK_S, Load, Scaling
 
 #: Needs in a row, as parts of all hosts, and how long each lasts, seconds.
-STEPS = ((0.06, 20), (0.6, 50), (0.06, 50), (0.3, 40))
+STEPS = ((0.06, 40), (0.6, 50), (0.06, 50), (0.3, 40))
 #: The fewest hosts, as a part of all.
 LEAST = 0.02
 STUDENTS_PER_HOST = 8
@@ -26,7 +26,7 @@ CALL_S = 0.2
 #: that was added with its number dials.
 BOOT_S, DRAIN_S = 3.0, 1.0
 #: The last looks of a step, of which waits are averaged.
-N_LAST = 5
+N_LAST = 10
 
 
 @dataclass
@@ -93,10 +93,9 @@ class ScaledFleet:
             students.append((student.n_samples / LOOK_S, student.waited_s / LOOK_S))
             student.n_samples, student.waited_s = 0, 0.0
         if before:
-            whole = self._per_host * LOOK_S
-            n_busy = sum(min(1.0, (after[host] - before[host]) / whole) for host in serving & self._serving)
-            load = Load(len(serving) if serving == self._serving else 0, n_busy, students)
-            if self._scaling.decide(load, now_s):
+            whole, served = self._per_host * LOOK_S, serving & self._serving
+            n_busy = sum(min(1.0, (after[host] - before[host]) / whole) for host in served)
+            if self._scaling.decide(Load(len(served), n_busy, students), now_s):
                 self._aim(self._scaling.n_workers)
         waited = sum(waited for _, waited in students) / len(students)
         self.looks.append((now_s, self._need, self._scaling.n_workers, waited))
@@ -143,22 +142,20 @@ def table(looks: list[tuple[float, float, int, float]]) -> str:
         "hosts needed",
         "hosts at the end",
         "fewest, most",
-        "last change after",
+        "right after",
         "students wait at the end",
     )
-    rows, began_s, n_before = [head, ("---:",) * len(head)], 0.0, looks[0][2]
+    rows, began_s = [head, ("---:",) * len(head)], 0.0
     for _, lasts_s in STEPS:
         step = [look for look in looks if began_s < look[0] <= began_s + lasts_s]
         need, wanted = step[-1][1], [look[2] for look in step]
         # What the tests of the decisions ask for.
-        is_right = math.ceil(0.9 * need) <= wanted[-1] <= math.ceil(1.75 * need)
-        changes = [
-            at for (at, *_), n, was in zip(step, wanted, [n_before, *wanted], strict=False) if n != was
-        ]
+        wrong = [at for at, _, n, _ in step if not math.ceil(0.9 * need) <= n <= math.ceil(1.75 * need)]
+        right_after_s = wrong[-1] + LOOK_S - began_s if wrong else 0.0
+        right = "never" if right_after_s > lasts_s else f"{right_after_s:.0f} s"
         waited = sum(look[3] for look in step[-N_LAST:]) / N_LAST
         rows.append((
-            f"{need:.0f}", f"{wanted[-1]}{'' if is_right else ', wrong'}", f"{min(wanted)}, {max(wanted)}",
-            f"{changes[-1] - began_s:.0f} s" if changes else "-", f"{waited:.1%}",
+            f"{need:.0f}", f"{wanted[-1]}", f"{min(wanted)}, {max(wanted)}", right, f"{waited:.1%}",
         ))  # fmt: skip
-        began_s, n_before = began_s + lasts_s, wanted[-1]
+        began_s += lasts_s
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

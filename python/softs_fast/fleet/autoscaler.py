@@ -146,10 +146,10 @@ def load_between(before: tuple[Snapshot, set[int]], now: tuple[Snapshot, set[int
     waits = _QUEUED_WAITS if min(_queued(old), _queued(new)) > 0 else 0.0
     students.append((rates.wire_orders_s or 0.0, waits))
     n_leased = sum(supplier.leases > 0 for supplier in new.suppliers or ())
-    by_wire = len(pids) * n_leased / max(1, len(new.suppliers or ()))
-    by_lane = sum(rate.busy for pid, rate in rates.suppliers.items() if pid in pids)
-    n_serving = len(pids) if pids == pids_before else 0
-    return Load(n_serving, min(by_wire + by_lane, float(len(pids))), students)
+    served = pids & pids_before
+    by_wire = len(served) * n_leased / max(1, len(new.suppliers or ()))
+    by_lane = sum(rate.busy for pid, rate in rates.suppliers.items() if pid in served)
+    return Load(len(served), min(by_wire + by_lane, float(len(served))), students)
 
 
 def _queued(snapshot: Snapshot) -> int:

@@ -206,10 +206,12 @@ class _Looks:
         n_before, self._n_before = self._n_before, len(loads)
         if own is None or not loads:
             return None
-        n_busy = sum(load.busy for load in loads)
+        n_served = min(n_before, len(loads))
+        # A host has measured nothing when it is asked for the first time.
+        n_busy = min(sum(load.busy for load in loads), float(n_served))
         # Clients tell all hosts the same.
         students = [*own.students, *loads[0].students]
-        return Load(len(loads) if len(loads) == n_before else 0, n_busy, students)
+        return Load(n_served, n_busy, students)
 
     def close(self) -> None:
         self._own.close()

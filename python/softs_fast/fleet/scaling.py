@@ -10,20 +10,20 @@ from dataclasses import dataclass
 __all__ = ["LOOK_S", "Load", "Scaling"]
 
 #: How often a load is measured, seconds.
-LOOK_S = 2.0
+LOOK_S = 1.0
 #: A larger share of the time in which students wait is more than the copying of samples.
 _WAITS = 0.05
 #: Workers that are less busy than this are not why students wait: more of them would not help.
 _BUSY = 0.75
 #: Workers are added until they are busy for this share of the time.
 _FULL = 0.9
-#: So many workers for one that is busy are the most: added at once to those that serve, or left after a removal. As both
-#: have the same bound, what was added is not too many for a load that has not fallen.
+#: So many workers for one that is busy are the most: added to those that serve, or left after a removal. As both have the
+#: same bound, what was added is not too many for a load that has not fallen.
 _MOST_PER_BUSY = 1.5
 #: Looks in a row in which students wait before workers are added, and over which the workers that are busy are averaged.
-_N_RECENT, _N_AVERAGE = 2, 5
+_N_RECENT, _N_AVERAGE = 3, 7
 #: Looks with too many workers before some are removed.
-_N_IDLE = 10
+_N_IDLE = 20
 #: So many changes of direction within so many seconds are the most; then no worker is removed.
 _MAX_REVERSALS, _REVERSALS_S = 2, 600.0
 #: So long after a worker could not start, no more are wanted than there were, seconds.
@@ -35,8 +35,8 @@ class Load:
     """What was measured between two looks.
 
     Args:
-        n_serving: Workers that served all the time; 0 if their number has changed meanwhile.
-        n_busy: Workers in calls, the average over the time: 0 to n_serving.
+        n_serving: Workers that served all the time, without those that have started or ended meanwhile.
+        n_busy: How many of them were in calls, the average over the time: 0 to n_serving.
         students: Of each student the samples per second that it got, and the share of the time in which it waited, 0 to 1.
     """
 
@@ -49,7 +49,8 @@ class Scaling:
     """The number of workers that a load needs, between two bounds.
 
     Workers are added when students have waited and workers were busy, as many as the students would keep busy if they
-    never waited, but at most half of those that serve. Workers are removed when all of the last 20 s has needed fewer.
+    never waited, but at most half of those that serve; each one that starts raises this bound. Workers are removed when
+    all of the last 20 s has needed fewer.
     A load that comes and goes keeps its workers after two changes of direction in ten minutes; more are added all the
     same.
 
@@ -66,7 +67,7 @@ class Scaling:
         self.n_workers = least
         #: The largest number until that time, if a worker could not start.
         self._room, self._no_room_until = most, -math.inf
-        #: Since more of them serve.
+        #: Since more of them serve, or were added.
         self._loads: deque[Load] = deque(maxlen=_N_IDLE)
         #: Looks in a row in which students have waited.
         self._n_waits = 0
@@ -124,6 +125,8 @@ class Scaling:
         if wanted <= self.n_workers:
             return ""
         self._change(wanted, True, now)
+        # Whether these are too many is seen when they serve.
+        self._loads.clear()
         return f"students wait {waited:.0%} of the time, workers are busy {n_busy / n_serving:.0%}"
 
     def _shrink(self, now: float) -> str:

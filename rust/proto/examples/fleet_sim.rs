@@ -89,6 +89,7 @@ fn scenario(name: &str, rest: &[String]) -> Result<String, String> {
             "--slots" => options.n_slots = number as u32,
             "--sample-bytes" => options.sample_bytes = number,
             "--call-ms" => options.call = number * MS,
+            "--start-ms" => options.start = number * MS,
             "--delay-us" => options.delay = number * US,
             "--joined" => options.n_joined = size.max(1),
             "--started" => options.n_started = size,

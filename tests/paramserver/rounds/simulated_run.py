@@ -100,7 +100,7 @@ class Worker:
             if attempt != self._attempt or not self.is_alive:
                 return
             self.world.request(self, make(), answered)
-            self.world.later(1.0 + self.world.delay(2.0), lambda: self.run(send))
+            self.world.later(self.world.patience(), lambda: self.run(send))
 
         send()
 
@@ -182,7 +182,10 @@ class Worker:
             self.gradient = Gradient(next(self.world.numbers), self.line, have, self.ranges, self.n_leases)
             self._push()
 
-        self.world.later(self.world.delay(2.0) + 0.05 * (1 + self.line), lambda: self.run(done))
+        self._train(lambda: self.run(done))
+
+    def _train(self, done: Callable[[], None]) -> None:
+        self.world.later(self.world.delay(2.0) + 0.05 * (1 + self.line), done)
 
     def _push(self) -> None:
         gradient = self.gradient
@@ -332,7 +335,7 @@ class World:
                     self._apply(run, action)
                 case events.Save(snapshot):
                     assert snapshot.version == run.version.number
-                    self.file = (snapshot, self.model)
+                    self.save(snapshot)
                 case events.Drop(content):
                     self._contents.pop(content, None)
                 case events.Ended(reason, is_failure):
@@ -385,9 +388,21 @@ class World:
                 return
             self.tell(events.Applied(is_finite))
 
-        self.later(self.delay(0.5), done)
+        self.later(self.step_time(len(gradients)), done)
+
+    def step_time(self, n_gradients: int) -> float:
+        """Return how long the step takes that begins now, seconds."""
+        return self.delay(0.5)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Write the file of the server."""
+        self.file = (snapshot, self.model)
 
     # --- The network ---
+
+    def patience(self) -> float:
+        """Return how long a worker waits for an answer before it asks again, seconds."""
+        return 1.0 + self.delay(2.0)
 
     def new_id(self) -> str:
         return f"id{next(self._ids_made)}"
@@ -417,6 +432,9 @@ class World:
             answer: Any = events.Welcome(0, self.run.version)
         else:
             answer = self.tell(event)
+        self._answer(worker, event, answer, then)
+
+    def _answer(self, worker: Worker, event: events.Event, answer: Any, then: Callable[[Any], None]) -> None:
         if answer is not None and self.random.random() >= self.loss_rate:
             self.later(self.delay(1.0), lambda: worker.run(lambda: then(answer)))
 

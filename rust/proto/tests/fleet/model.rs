@@ -55,9 +55,11 @@ impl Bug {
     ];
 }
 
-/// What the thread of a link needs: with TLS, on one core.
+/// What a link needs: with TLS, on one core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
+    /// From the start of a host's processes until its link dials.
+    pub(crate) start: Time,
     /// One turn: waiting for sockets, looking at lanes.
     pub(crate) turn: Time,
     /// Each session that a turn looks at, with its bridge (`fleet_sim costs` measures it).
@@ -72,7 +74,7 @@ pub(crate) struct Costs {
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { turn: 5 * US, session: 800, call: 3 * US, kilobyte: US, handshake: MS }
+        Self { start: 80 * MS, turn: 5 * US, session: 800, call: 3 * US, kilobyte: US, handshake: MS }
     }
 }
 

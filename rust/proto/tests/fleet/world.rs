@@ -78,7 +78,7 @@ impl World {
     /// Hosts with teachers dial each host with students.
     pub(crate) fn new(options: Options, plan: Vec<(Time, Fault)>) -> Self {
         let (n_hosts, n_students) = (options.n_hosts, options.n_student_hosts());
-        let (models, start) = (options.models, options.start);
+        let (models, start, costs) = (options.models, options.start, options.costs);
         let mut world = Self {
             start: Instant::now(),
             now: 0,
@@ -103,7 +103,7 @@ impl World {
             world.hosts.push(host);
             let at = if number < n_students { 0 } else { world.context.random.below(start + 1) };
             if number < n_started {
-                world.push(at, Event::Start(number));
+                world.push(at + costs.start, Event::Start(number));
             }
         }
         for (n, (at, fault)) in plan.into_iter().enumerate() {
