@@ -25,6 +25,8 @@ def coordinator(cluster: Cluster) -> Coordinator:
 
 def begin(start: Start, coordinator: Coordinator, number: int, **options: Any) -> Trainer:
     """Start a worker that makes steps until the test ends."""
+    # A follower may wait for a core while others make hundreds of steps.
+    options.setdefault("free_bytes", 1 << 30)
     return start(coordinator, number, n_steps=10**9, model_seed=number, pause_s=0.02, **options)
 
 
