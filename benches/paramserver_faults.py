@@ -271,7 +271,8 @@ def _joins(setting: ways.Setting, invite: str) -> float:
     from softs_fast.paramserver import Invite
     from softs_fast.paramserver.wire.manifest import Manifest
     from softs_fast.paramserver.worker.exchanges import Call
-    from softs_fast.paramserver.worker.session import Session, WorkerOptions
+    from softs_fast.paramserver.worker.options import WorkerOptions
+    from softs_fast.paramserver.worker.session import Session
 
     manifest, seconds = Manifest.of(ways.model_of(setting)), []
     for _ in range(_JOINS):

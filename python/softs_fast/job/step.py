@@ -301,10 +301,10 @@ class JobStep:
         if error is None:
             try:
                 self._check_complete()
-            except ConfigError as failure:
+                # As of the gradients, ranks reduce the mean.
+                self._losses.mul_(self._scale)
+            except (ConfigError, RuntimeError) as failure:  # of the device, too: others must learn of it
                 error = failure
-        # As of the gradients, ranks reduce the mean.
-        self._losses.mul_(self._scale)
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:

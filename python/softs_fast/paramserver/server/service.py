@@ -267,12 +267,14 @@ class Service:
                 task.cancel()
             for connection in list(self._state.connections):
                 connection.transport.abort()
-        await self._pushes.close()
-        await self.driver.close()
-        if self._server is not None:
-            await self._server.wait_closed()
-        self._socket.close()
-        self._lock.close()
+        try:
+            await self._pushes.close()
+            await self.driver.close()
+            if self._server is not None:
+                await self._server.wait_closed()
+        finally:
+            self._socket.close()
+            self._lock.close()
 
     def _write_first(self) -> None:
         """The timeline of this server must be in both files before any worker sees it: either may be lost later."""
