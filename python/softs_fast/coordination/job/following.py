@@ -13,9 +13,9 @@ from .state import Following, State
 
 __all__ = [
     "awaited",
+    "drop_copy_of",
     "ends_at",
     "followers",
-    "forget",
     "is_late",
     "may_admit",
     "note",
@@ -110,7 +110,7 @@ def followers(state: State) -> list[Worker]:
     ]
 
 
-def forget(state: State, worker: Worker) -> None:
+def drop_copy_of(state: State, worker: Worker) -> None:
     """Drop the copy of a worker that is connected anew: what was said of it last may be lost."""
     if state.following is not None and _takes_part(worker, state.following.follow.table):
         state.following = None
