@@ -16,11 +16,9 @@ from ..job.messages import Fence, Follow, Hello
 from ..job.participant import Action, Build, Copy, GiveUp, Say
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
-from .engines import EngineOf, memory_engine
-from .following import Channel, follow
+from .following import Channel, Copied, follow
 from .link import TICK_S, Link
 from .serving import Serving
-from .training_state import TrainingState
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +40,7 @@ class WorkerLink(Link):
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens; None for the logger of this module.
         orphan_s: Seconds without a coordinator after which the worker ends.
-        state: State that is copied beside steps; None if `hello` says that none is.
-        engine: Function that makes the engines of such copies.
+        copied: State that is copied beside steps; None if `hello` says that none is.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -56,17 +53,17 @@ class WorkerLink(Link):
         credentials: ClientCredentials | None,
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
-        state: TrainingState | None = None,
-        engine: EngineOf = memory_engine,
+        copied: Copied | None = None,
     ) -> None:
         super().__init__(coordinator, hello, credentials, logger or _log, orphan_s)
         self.strategy: Strategy | None = None
         self.leave_reason: str | None = None
         self.serving: Serving | None = None
-        self._state, self._engine = state, engine
-        # As a follower, the copy that is to be begun, or was.
+        self._copied = copied
+        # As a follower: the copy that is to be begun, and the one that was.
         self._copy: Channel | None = None
-        self._job, self._worker_id = hello.job, hello.worker_id
+        self._copying: Channel | None = None
+        self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
         # Ranks in the table of the ranks of the engine.
         self._ranks: Sequence[int] = ()
@@ -108,11 +105,11 @@ class WorkerLink(Link):
         self.session.check_process()
         with self.changed:
             while self.build is None and self._copy is None and self.machine.phase != "member":
+                self.raise_if_over()
                 if self.leave_reason is not None and not self.machine.state.in_doubt:
                     raise PeerLost(
                         f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_reason}'
                     )
-                self.raise_if_over()
                 if self.machine.phase == "ending" and not self._in_call:
                     self.do(self.machine.ended())
                     continue
@@ -126,8 +123,11 @@ class WorkerLink(Link):
                 self.changed.wait(TICK_S)
             self.raise_if_over()
             build, self.build = self.build, None
+            copy, self._copy = self._copy, None
             self._in_call = build is not None
-            return build or self._copy
+            if build is None:
+                self._copying = copy
+            return build or copy
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
         """Wait until an epoch is over, for `bound_s` at most; return whether it is."""
@@ -225,7 +225,7 @@ class WorkerLink(Link):
 
     def follow(self, channel: Channel) -> None:
         """Copy the state of a source while its epoch goes on; if that fails, another table or copy brings the state."""
-        assert self._state is not None
+        assert self._copied is not None
 
         def overwriting() -> None:
             with self.changed:
@@ -242,37 +242,34 @@ class WorkerLink(Link):
             target=self._end_if_leaving, args=(channel,), name="softs-fast follower", daemon=True
         ).start()
         try:
-            follow(channel, self._state, overwriting, has)
+            follow(channel, self._copied.state, overwriting, has)
         except BaseException as error:
             with self.changed:
                 if isinstance(error, PeerLost):
                     # Another follower may be lost: then the coordinator begins anew without it.
-                    self.changed.wait_for(lambda: self._is_told_more(channel), _ANSWER_S)
+                    self.changed.wait_for(self._is_told_more, _ANSWER_S)
                 # The members need not wait for a worker that leaves.
-                if not self._is_told_more(channel):
+                if not self._is_told_more():
                     self._unfollowed(channel, text_of_error(error))
             # One of the user's code is raised again when the state is copied.
             if not isinstance(error, Exception):
                 raise
         finally:
             with self.changed:
-                if self._copy is channel:
-                    self._copy = None
+                self._copying = None
                 self.changed.notify_all()
             channel.close()
 
-    def _is_told_more(self, channel: Channel) -> bool:
-        return self.leave_reason is not None or self._copy is not channel
+    def _is_told_more(self) -> bool:
+        return self.leave_reason is not None or self._copy is not None or self.build is not None
 
     def _end_if_leaving(self, channel: Channel) -> None:
         """End a copy of a worker that is told to leave: the source may send nothing for as long as a step takes."""
         with self.changed:
-            while self._copy is channel and self.leave_reason is None:
+            while self._copying is channel and self.leave_reason is None:
                 self.changed.wait(TICK_S)
-            if self._copy is channel:
+            if self._copying is channel:
                 channel.end(f"the worker leaves: {self.leave_reason}")
-                # A call that waits for keys of the source ends with the connection, which the coordinator closes.
-                self.do(self.machine.leave(str(self.leave_reason), at_once=True))
 
     def _unfollowed(self, channel: Channel, text: str) -> None:
         with self.changed:
@@ -291,17 +288,17 @@ class WorkerLink(Link):
         super().do(actions)
 
     def _begin_copy(self, copy: Follow, rank: int) -> None:
-        assert self._state is not None
+        assert self._copied is not None
         self._end_copies("another copy has begun")
-        store = SessionStore(self.session, self._job, copy.table, prefix=copy.key_prefix)
-        channel = Channel(copy, rank, store, self._engine)
+        channel = self._copied.channel(self.session, copy, rank)
         if rank == channel.source:
-            self.serving = Serving(channel, self._state, functools.partial(self._unfollowed, channel))
+            failed = functools.partial(self._unfollowed, channel)
+            self.serving = Serving(channel, self._copied.state, failed)
         else:
             self._copy = channel
 
     def _end_copies(self, reason: str) -> None:
-        for copy in (self.serving, self._copy):
+        for copy in (self.serving, self._copying):
             if copy is not None:
                 copy.end(reason)
         self._copy = None
