@@ -15,16 +15,14 @@ from typing import Any
 
 from simulated_engine import Callback, Engine, Link, apply
 from simulated_following import Copies, Stream
+from simulated_invariants import Invariants
 
 from softs_fast.coordination.job import events
-from softs_fast.coordination.job.events import Booted, Completed, Received
+from softs_fast.coordination.job.events import Completed, Received
 from softs_fast.coordination.job.job import Job
-from softs_fast.coordination.job.messages import FromWorker, Hello, Member, Table, ToWorker, WorkerState
+from softs_fast.coordination.job.messages import FromWorker, Hello, Table, ToWorker, WorkerState
 from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.job.participant import Build, EndEngine, GiveUp, Participant, Say
-
-#: Of the epochs of an earlier training.
-EARLIER_BOOT = 99
 
 
 class Process:
@@ -157,7 +155,7 @@ class Process:
         if self.machine.phase != "member":
             return
         self.machine.verified()
-        self.world.check_weights(table, table.resume_step, self.weights)
+        self.world.invariants.check_weights(table, table.resume_step, self.weights)
         self._step()
 
     def _call(self, value: Any, done: Callback) -> None:
@@ -217,8 +215,8 @@ class Process:
             self.machine.state = WorkerState(table.boot)
             self.act(actions or self.machine.fail("the step cannot be applied"))
             return
-        self.world.check_weights(table, step, self.weights)
-        self.world.note_committed(table, step)
+        self.world.invariants.check_weights(table, step, self.weights)
+        self.world.invariants.note_committed(table, step)
         if step % 7 == 0 and self.machine.phase == "member":
             path = f"step-{step}-of-{table.boot}-{table.epoch}"
             self.act(self.machine.begin_checkpoint(path))
@@ -254,7 +252,6 @@ class World:
         self.file: list[events.Record] = []
         self.saved: dict[str, tuple[int, Any]] = {}
         self.writing: dict[str, Any] = {}
-        self.n_steps = 0
         self.log: list[str] = []
         #: Events of the present coordinator and what it made of them, to be repeated.
         self.history: list[tuple[float, events.Event, list[events.Output]]] = []
@@ -269,9 +266,7 @@ class World:
         self._number = count()
         self._conns = count(1)
         self._engines: dict[tuple[int, int], Engine] = {}
-        self._weights: dict[tuple[int, int, int], Any] = {}
-        self._tables: dict[tuple[int, int], Table] = {}
-        self._committed: dict[tuple[int, int], int] = {}
+        self.invariants = Invariants(self)
 
     # --- Time ---
 
@@ -335,7 +330,7 @@ class World:
                         return
                     self.file.append(record)
                     if isinstance(record, Table):
-                        self.check_table(record)
+                        self.invariants.check_table(record)
                         self.opened.append(record)
                     if isinstance(record, Completed):
                         self.saved[record.path] = (record.step, self.writing[record.path])
@@ -414,87 +409,5 @@ class World:
             process.act(process.machine.disconnected())
             self.later(self.delay(0.3), lambda: self._connect(process))
 
-    # --- What must hold ---
-
     def engine_of(self, table: Table) -> Engine:
         return self._engines.setdefault((table.boot, table.epoch), Engine(self, len(table.members)))
-
-    def check_weights(self, table: Table, step: int, weights: Any) -> None:
-        """I7: all members that have applied a step have the same weights."""
-        assert self._weights.setdefault((table.boot, table.epoch, step), weights) == weights
-
-    def note_committed(self, table: Table, step: int) -> None:
-        self.n_steps += 1
-        epoch = (table.boot, table.epoch)
-        self._committed[epoch] = max(self._committed.get(epoch, 0), step)
-
-    def has_state_of(self, table: Table, member: Member) -> bool:
-        """Return whether a process has the state of an epoch, and can bring it into the next one."""
-        process = self.started[member.worker_id, member.incarnation]
-        if process.link is None or process.link.is_cut or process.machine.is_resting:
-            return False
-        assert self.job is not None
-        known = self.job._state.seats.by_conn.get(process.link.conn)
-        state = process.machine.state
-        return (
-            process.is_alive
-            and not process.is_over
-            and known is not None
-            and not known.is_leaving
-            and known.seat is not None
-            and (state.boot, state.epoch) == (table.boot, table.epoch)
-        )
-
-    def is_known(self, table: Table | None) -> bool:
-        """Return whether the present coordinator has opened an epoch, or has read of it."""
-        known = [*self.began[2], *self.opened]
-        return table in known
-
-    def is_misleading(self, member: Member) -> bool:
-        """Return whether a coordinator that has lost an epoch must take a state for a later one.
-
-        It is of an earlier training, or of the last epoch that an older copy of the file has.
-        """
-        boot = self.started[member.worker_id, member.incarnation].machine.state.boot
-        records = self.began[2]
-        own = {one.boot for one in records if isinstance(one, Table)}
-        return boot == EARLIER_BOOT or boot in own | {one.boot for one in records if isinstance(one, Booted)}
-
-    def check_survivors(self, table: Table, before: Table) -> None:
-        """I3: while a member of the epoch before is connected, there is none in the next one only if none is needed."""
-        if self.is_known(before) and not any(self.has_state_of(before, one) for one in table.members):
-            others = [one for one in before.members if self.has_state_of(before, one)]
-            assert others == [], "I3: an epoch without a survivor, and survivors are connected"
-
-    def check_table(self, table: Table) -> None:
-        options, seats = self.options, [member.seat for member in table.members]
-        assert (table.boot, table.epoch) not in self._tables, "I1"
-        before = list(self._tables.values())[-1] if self._tables else None
-        if before is not None and before.boot == table.boot:
-            assert table.epoch > before.epoch, "I1"
-        if before is not None:
-            self.check_survivors(table, before)
-        self._tables[table.boot, table.epoch] = table
-        assert len({member.worker_id for member in table.members}) == len(seats) == len(set(seats)), "I2"
-        assert options.largest(len(seats)) == len(seats), "I5"
-        for seat in seats:
-            first = seat // options.block_size * options.block_size
-            assert set(range(first, first + options.block_size)) <= set(seats), "I5"
-        assert seats == sorted(seats), "I6"
-        assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
-        # A job that has taken over another training goes on with the latest epoch of that.
-        is_mixed = self.job is not None and EARLIER_BOOT in self.job._state.boots
-        is_misled = any(map(self.is_misleading, table.members))
-        is_certain = not is_misled or (self.is_known(before) and not is_mixed)
-        for member in table.members:
-            process = self.started[member.worker_id, member.incarnation]
-            if not process.is_alive:
-                continue
-            assert process.machine.phase in ("idle", "away"), "I3"
-            assert process.engine is None, "I3"
-            state = process.machine.state
-            if is_certain and before is not None and (state.boot, state.epoch) == (before.boot, before.epoch):
-                committed = self._committed.get((before.boot, before.epoch), 0)
-                assert table.resume_step >= max(committed, state.committed), "I7: a committed step is lost"
-                assert table.resume_step <= state.reach, "I7"
-                assert member.rank in table.survivors

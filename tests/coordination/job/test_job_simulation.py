@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from seeds import noted
-from simulated_job import EARLIER_BOOT, Process, World
+from simulated_invariants import EARLIER_BOOT
+from simulated_job import Process, World
 
 from softs_fast.coordination.job import events
 from softs_fast.coordination.job.messages import WorkerState
@@ -109,8 +110,9 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
         world.crash_coordinator(n_lost=min(len(world.file), 2) if what == "older" else 0)
         world.later(world.delay(0.5), lambda: world.start_coordinator() if world.job is None else None)
     elif what in ("drain", "evict"):
-        seat = process.machine.seat
-        if world.job is not None and seat is not None and seat in world.job._state.seats.by_number:
+        known = None if world.job is None else world.job._state.seats.by_id.get(process.id)
+        if known is not None and known.seat is not None:
+            seat = known.seat
             world.admin(events.Drain(seat, "test") if what == "drain" else events.Evict(seat, "test"))
         world.later(1.0 + world.delay(1.0), restart)
     elif what == "leave":
@@ -140,7 +142,9 @@ def run(seed: int) -> World:
         if world.job is None:
             world.later(world.delay(0.3), lambda: world.start_coordinator() if world.job is None else None)
     # From here on nothing bad happens any more, and each number has a worker that runs.
-    world.crash_at_persist = 0.0
+    world.crash_at_persist = world.differ_in = 0.0
+    for process in world.started.values():
+        process.fails_to_apply = False
     world.run_until(world.now_s + 3.0)
     if world.job is None:
         world.start_coordinator()
@@ -148,7 +152,10 @@ def run(seed: int) -> World:
         process = world.processes[f"w{number}"]
         process.end_s = 0.03
         if process.is_over or not process.is_alive:
-            process.kill()
+            # Those before it may still leave, and would keep a later one out until then.
+            for one in world.started.values():
+                if one.id == process.id:
+                    one.kill()
             incarnations[number] = world.random.getrandbits(53)
             start(world, number, incarnations[number], wants=wants)
     return world
@@ -171,9 +178,9 @@ def check_end(world: World) -> None:
     world.repeat()
     if world.job.status(world.now_s).phase == "ended":
         return
-    before = world.n_steps
+    before = world.invariants.n_steps
     world.run_until(world.now_s + 1.5)
-    assert world.n_steps > before, "no steps"
+    assert world.invariants.n_steps > before, "no steps"
     state = world.job._state
     assert len(state.seats.by_conn) <= world.options.n_seats + world.options.max_spares
     assert len(state.seats.by_id) <= world.options.n_seats + world.options.max_spares
