@@ -30,7 +30,7 @@ class NumberedBatches:
         product: Product to order; at most 256 bytes of UTF-8.
         batch_config: Config of the tensors that one sample holds.
         batch_size: Samples of a batch.
-        num_slots: Samples on order or finished, at most.
+        num_slots: Samples on order or finished, at most; and samples of the batches that the caller has at once.
         endpoint: Frontend of the broker; None for that of the environment, as for `SoftIterableDataset`.
 
     Attributes:
@@ -68,7 +68,9 @@ class NumberedBatches:
         self._batch_size = batch_size
         self._positions: dict[str, int] = {}
         self._plan = IterationPlan(
-            batch_size=batch_size, make_batch=None if has_rows(batch_config) else default_collate
+            batch_size=batch_size,
+            make_batch=None if has_rows(batch_config) else default_collate,
+            n_held=num_slots // batch_size,
         )
         self._opened: tuple[Stream, Reader] | None = None
         self._stride = Stride()

@@ -25,6 +25,7 @@ class IterationPlan:
         pins: Whether tensors are handed out in pinned memory.
         device: Device to which tensors are copied ahead of the caller; None: they stay on the host.
         keeps_reader: Whether later iterators continue with what the reader of this one has begun.
+        n_held: Batches that the caller has at once, whose memory is kept for later ones.
         record: Function called with product, position and batch before a batch is handed out; None: nothing is recorded.
     """
 
@@ -35,6 +36,7 @@ class IterationPlan:
     pins: bool = False
     device: torch.device | None = None
     keeps_reader: bool = False
+    n_held: int = 1
     record: Callable[[str, int, Any], None] | None = None
 
 

@@ -20,7 +20,7 @@ from softs_fast import (
     SoftDataLoader,
     TensorSpec,
 )
-from softs_fast.loader.readers import batch_memory
+from softs_fast.loader.plan import IterationPlan
 from softs_fast.loader.readers.copying import RowReader, SampleReader, SampleRows, has_rows
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
@@ -100,8 +100,8 @@ class Slots:
         self.held.remove(slot_id)
 
 
-def row_reader(medium: Any, config: BatchConfig = XY) -> RowReader:
-    return RowReader(config, Slots(medium), N_ROWS)  # type: ignore[arg-type]
+def row_reader(medium: Any, config: BatchConfig = XY, n_held: int = 1) -> RowReader:
+    return RowReader(config, Slots(medium), IterationPlan(N_ROWS, n_held=n_held))  # type: ignore[arg-type]
 
 
 def fill(reader: RowReader, slots: list[int], done: int = 0) -> dict[str, torch.Tensor]:
@@ -211,12 +211,13 @@ def test_a_kept_tensor_keeps_its_own_memory_only() -> None:
     assert len({label.data_ptr() for label in labels}) == 10
 
 
-def test_little_memory_is_kept_for_later() -> None:
-    reader = row_reader(xy_medium())
+@pytest.mark.parametrize("n_held", [1, 6])
+def test_memory_of_the_batches_that_are_held_and_one_more_is_kept_for_later(n_held: int) -> None:
+    reader = row_reader(xy_medium(), n_held=n_held)
     many = [next_batch(reader) for _ in range(10)]
     assert [len(field._lent) for field in reader._memory._fields] == [10, 10]
     del many
-    assert [len(field._idle) for field in reader._memory._fields] == [batch_memory._IDLE] * 2
+    assert [len(field._idle) for field in reader._memory._fields] == [n_held + 1] * 2
     assert [len(field._lent) for field in reader._memory._fields] == [0, 0]
 
 
@@ -323,7 +324,7 @@ def test_an_overridden_read_is_used() -> None:
     config = BatchConfig([TensorSpec("x", (4,), "uint8")])
     with Inverted(None, slot_size=4, num_slots=1, create=True) as medium:
         medium.write(0, b"\0\1\2\3")
-        samples, rows = SampleReader(config, medium), RowReader(config, Slots(medium), 1)  # type: ignore[arg-type]
+        samples, rows = SampleReader(config, medium), RowReader(config, Slots(medium), IterationPlan(1))  # type: ignore[arg-type]
         samples.read(0)
         assert samples.take()["x"].tolist() == [255, 254, 253, 252]
         rows._client.finished = [0]  # type: ignore[attr-defined]

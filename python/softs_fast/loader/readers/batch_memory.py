@@ -31,18 +31,21 @@ class BatchMemory:
         config: Config of the tensors that a sample holds.
         n_rows: Samples per batch.
         pins: Whether to take pinned memory, which torch uses again when no device reads it any more.
+        n_held: Batches that the caller has at once; memory of one more is kept, as the next one is filled meanwhile.
     """
 
-    def __init__(self, config: BatchConfig, n_rows: int, pins: bool) -> None:
+    def __init__(self, config: BatchConfig, n_rows: int, pins: bool, n_held: int = 1) -> None:
         self._n_rows = n_rows
         self._names = config.tensor_names
         self._specs = [spec for spec in config.specs if not spec.ragged]
-        self._fields = [
-            (_PinnedField if pins else _Field)(part, config.get_offset(spec.name), n_rows)
+        self._fields: list[_Field | _PinnedField] = [
+            _PinnedField(part, config.get_offset(spec.name), n_rows)
+            if pins
+            else _Field(part, config.get_offset(spec.name), n_rows, n_held)
             for spec in self._specs
             for part in spec._parts()
         ]
-        self._ragged = None if config.ragged is None else _RaggedFields(config.ragged, n_rows, pins)
+        self._ragged = None if config.ragged is None else _RaggedFields(config.ragged, n_rows, pins, n_held)
         #: How many tensors each spec becomes; None: one each.
         is_plain = not config.has_codecs and config.ragged is None
         self._n_parts = None if is_plain else [len(spec._parts()) for spec in self._specs]
@@ -106,14 +109,15 @@ class _Lender:
     Args:
         n_bytes: Size of a piece of the memory.
         dtype: Dtype of the tensors.
+        n_held: As for `BatchMemory`.
     """
 
-    def __init__(self, n_bytes: int, dtype: str) -> None:
+    def __init__(self, n_bytes: int, dtype: str, n_held: int) -> None:
         self._n_bytes = n_bytes
         self._name = dtype
         self._dtype = np.dtype(array_dtype(dtype))
         # Appending drops the oldest; no lock, as memory may return in any thread and at any allocation.
-        self._idle: deque[Array] = deque(maxlen=_IDLE)
+        self._idle: deque[Array] = deque(maxlen=n_held + 1)
         self._lent: dict[int, weakref.ref[Array]] = {}
 
     def piece(self) -> Array:
@@ -140,8 +144,8 @@ class _Field(_Lender):
     Each tensor has memory of its own, so that the labels of a batch can be kept without its images.
     """
 
-    def __init__(self, part: Part, offset: int, n_rows: int) -> None:
-        super().__init__(n_rows * part.decoded_bytes, part.dtype)
+    def __init__(self, part: Part, offset: int, n_rows: int, n_held: int) -> None:
+        super().__init__(n_rows * part.decoded_bytes, part.dtype, n_held)
         self.offset = offset + part.offset
         self.native = part.native
         self.row_bytes = part.decoded_bytes
@@ -176,13 +180,13 @@ class _RaggedFields:
     batches it is copied once more: memory that is pinned has all of its pages.
     """
 
-    def __init__(self, layout: RaggedLayout, n_rows: int, pins: bool) -> None:
+    def __init__(self, layout: RaggedLayout, n_rows: int, pins: bool, n_held: int) -> None:
         self._specs = layout.specs
         self._native = layout.native
         self._n_rows = n_rows
         self._pins = pins
         self._memories = [
-            _Lender(n_rows * math.prod(spec.shape) * ITEM_BYTES[spec.dtype], spec.dtype)
+            _Lender(n_rows * math.prod(spec.shape) * ITEM_BYTES[spec.dtype], spec.dtype, n_held)
             for spec in self._specs
         ]
         self._blocks: list[Array] = []
@@ -221,7 +225,5 @@ def _take_back(lent: dict[int, Any], key: int, idle: deque[Array], block: Array,
     idle.append(block)
 
 
-#: Memory of so many batches is kept for the next ones: a student has one batch while the next is filled.
-_IDLE = 2
 #: What vector instructions and torch's own allocator align to, bytes.
 _ALIGNMENT = 64

@@ -131,16 +131,16 @@ class _BatchReader:
     Args:
         config: Config of the tensors that a slot holds; one for which `has_rows` is true.
         client: Client that has the slots.
-        n_rows: Samples per batch.
-        pins: Whether batches are made in pinned memory.
+        plan: Samples per batch, and what becomes of the batches.
     """
 
     is_starved = False
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
-        self.n_rows = n_rows
+    def __init__(self, config: BatchConfig, client: Client, plan: IterationPlan) -> None:
+        assert plan.batch_size is not None
+        self.n_rows = plan.batch_size
         self._client = client
-        self._memory = BatchMemory(config, n_rows, pins)
+        self._memory = BatchMemory(config, plan.batch_size, plan.pins, plan.n_held)
 
     def begin(self, product_id: str) -> None:
         """Nothing: samples are taken one by one."""
@@ -156,11 +156,11 @@ class _BatchReader:
 class GatherReader(_BatchReader):
     """Fills batches by native calls, each of which copies all samples that are there. The slots are in a segment."""
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
-        super().__init__(config, client, n_rows, pins)
+    def __init__(self, config: BatchConfig, client: Client, plan: IterationPlan) -> None:
+        super().__init__(config, client, plan)
         self._gather = client.gather
         is_plain = not config.has_codecs and config.ragged is None
-        self._is_worth_it = is_plain and n_rows * config.nbytes() >= _WORTH_A_THREAD
+        self._is_worth_it = is_plain and self.n_rows * config.nbytes() >= _WORTH_A_THREAD
         self._ahead: _core.Ahead | None = None
 
     def begin(self, product_id: str) -> None:
@@ -210,7 +210,7 @@ class GatherAheadReader:
         self._client = client
         self._pipeline = client.gather_pipeline(plan.n_threads)
         # Each is lent to one batch of the queue at a time.
-        self._free = deque(BatchMemory(config, n_rows, plan.pins) for _ in range(plan.n_ahead))
+        self._free = deque(BatchMemory(config, n_rows, plan.pins, plan.n_held) for _ in range(plan.n_ahead))
         self._queue: deque[BatchMemory] = deque()
         self._is_complete = False
         # Samples that the client has handed out, when they were counted last.
@@ -264,8 +264,8 @@ class GatherAheadReader:
 class RowReader(_BatchReader):
     """Fills batches one row at a time, from a medium of any kind."""
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
-        super().__init__(config, client, n_rows, pins)
+    def __init__(self, config: BatchConfig, client: Client, plan: IterationPlan) -> None:
+        super().__init__(config, client, plan)
         self._copy = _copier(config, client.medium)
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
@@ -322,12 +322,12 @@ def batch_reader(
     if own_segment(client.medium) is not None:
         if plan.n_threads > 0:
             return GatherAheadReader(config, client, plan)
-        return GatherReader(config, client, plan.batch_size, plan.pins)
+        return GatherReader(config, client, plan)
     if config.ragged is not None:
         # Where a row begins is known only when the rows before it are there.
         batches = MappedReader(SampleRows(config, client, plan.batch_size), config.collate)
         return MappedReader(batches, pinned) if plan.pins else batches
-    return RowReader(config, client, plan.batch_size, plan.pins)
+    return RowReader(config, client, plan)
 
 
 def has_rows(config: BatchConfig) -> bool:
