@@ -64,10 +64,12 @@ def market() -> Iterator[str]:
                 process.join()
 
 
-def rate_of(batches: Iterable[Any], n_batches: int, n_rows: int, step_s: float = 0.0) -> float:
+def rate_of(
+    batches: Iterable[Any], n_batches: int, n_rows: int, step_s: float = 0.0, n_uncounted: int = 3
+) -> float:
     """Samples per second of so many batches, after some that are not counted."""
     left = iter(batches)
-    for _ in islice(left, 3):
+    for _ in islice(left, n_uncounted):
         pass
     began = time.perf_counter()
     n = 0
@@ -159,7 +161,8 @@ def main() -> None:
                 target = folder / f"large-{len(rates)}"
                 options = {"record": target} if how == "recorded" else {}
                 with loader(frontend, large, **options) as live:
-                    rates.setdefault(how, []).append(rate_of(live, 50, BATCH, step_s))
+                    # The first ones are copied into memory that gets its pages with them.
+                    rates.setdefault(how, []).append(rate_of(live, 60, BATCH, step_s, n_uncounted=20))
                 shutil.rmtree(target, ignore_errors=True)
             plain, recorded = (max(rates[how]) for how in ("plain", "recorded"))
             print(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from softs_fast import ConfigError
-from softs_fast.kernels import build_info, reduce
+from softs_fast.kernels import build_info, copy, reduce
 
 
 def test_build_info_names_what_was_compiled_and_what_runs() -> None:
@@ -63,6 +63,30 @@ def test_integers_wrap_around() -> None:
     out = np.zeros(1, np.int8)
     reduce([np.array([100], np.int8), np.array([100], np.int8)], out)
     assert out[0] == -56
+
+
+@pytest.mark.parametrize("n_bytes", [1600, (1 << 20) + 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_a_copy_has_the_bits_of_its_source(n_bytes: int, dtype: torch.dtype) -> None:
+    # NaNs of all kinds among them.
+    source = torch.from_numpy(np.random.default_rng(1).integers(0, 256, n_bytes, np.uint8)).view(dtype)
+    for given, out in ((source, torch.zeros_like(source)), (source.clone().unflatten(0, (-1, 2)).t(), None)):
+        out = torch.zeros(given.shape, dtype=dtype) if out is None else out
+        before = out._version
+        copy(given, out)
+        assert out._version > before, "autograd sees that it was written"
+        assert torch.equal(out.view(torch.uint8), given.contiguous().view(torch.uint8))
+    array = np.zeros(n_bytes, np.uint8)
+    copy(source.view(torch.uint8).numpy(), array)
+    assert array.tobytes() == source.view(torch.uint8).numpy().tobytes()
+
+
+def test_a_copy_of_what_is_no_plain_memory_has_its_values() -> None:
+    source = torch.randn(1 << 18, dtype=torch.complex64)
+    for given in (source.conj(), source.conj().imag, torch.nn.Parameter(source.real)):
+        out = torch.empty(given.shape, dtype=given.dtype)
+        copy(given.detach(), out)
+        assert torch.equal(out, given)
 
 
 def test_works_without_torch() -> None:

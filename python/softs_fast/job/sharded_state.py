@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.optim import Optimizer
 
+from .. import kernels
 from ..coordination.node import Stateful, TrainingState
 from ..durable import Facts, facts_of
 from ..errors import ConfigError
@@ -242,7 +243,8 @@ def _copied(one: Any, before: Any) -> Any:
     """Return a copy of a tree, with tensors in host memory: that of an earlier copy where it fits, as new memory costs more."""
     if isinstance(one, torch.Tensor):
         if isinstance(before, torch.Tensor) and (before.shape, before.dtype) == (one.shape, one.dtype):
-            return before.copy_(one.detach())
+            kernels.copy(one.detach(), before)
+            return before
         return one.detach().to("cpu", copy=True)
     if isinstance(one, dict):
         earlier = before if isinstance(before, dict) else {}

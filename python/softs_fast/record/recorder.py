@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core
+from .. import _core, kernels
 from ..configs import BatchConfig
 from ..durable import Lock
 from ..errors import ConfigError, SoftsError
@@ -371,7 +371,7 @@ class _Block:
         """Copy samples, for which there is room; return how many. If this is interrupted, it has all of them or none."""
         ends = {name: end + len(rows.arrays[name]) for name, end in self._ends.items()}
         for name, array in rows.arrays.items():
-            np.copyto(self._memory[name][self._ends[name] : ends[name]], array)
+            kernels.copy(array, self._memory[name][self._ends[name] : ends[name]])
         self._ends = ends
         return rows.n
 

@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from ... import kernels
 from ...collectives import Overlap, ReduceOp, ShmStrategy, Strategy
 from ...errors import ConfigError, WireError
 from ...tensors.optimizers import load_optimizer
@@ -477,7 +478,8 @@ def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
     """Return a copy of a tensor in host memory, in that of another copy if it fits."""
     if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    return copy.copy_(tensor.detach())
+    kernels.copy(tensor.detach(), copy)
+    return copy
 
 
 def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> torch.Tensor:
@@ -486,7 +488,7 @@ def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> tor
     if copy is None or copy.numel() != sum(sizes):
         copy = torch.empty(sum(sizes), dtype=next(iter(tensors)).dtype, device="cpu")
     for part, tensor in zip(torch.split(copy, sizes), tensors, strict=True):
-        part.view(tensor.shape).copy_(tensor)
+        kernels.copy(tensor, part.view(tensor.shape))
     return copy
 
 
