@@ -87,6 +87,11 @@ def test_the_epoch_ends_when_the_follower_is_close_and_the_next_one_begins_when_
 def test_if_the_copy_fails_the_members_wait_for_another_one(name: str) -> None:
     driven = job()
     join(driven, "d")
+    if name == "c":
+        # The follower may be stopped.
+        driven.say(name, Unfollowed(1, driven.last("d", Follow).number, "it is stopped"))
+        assert "it is stopped" in driven.log[-2]
+        assert [driven.last(one, Follow).number & 3 for one in "cd"] == [2, 2]
     driven.say(name, Unfollowed(1, driven.last("d", Follow).number - 1, "of an earlier copy"))
     driven.say("a", Unfollowed(1, driven.last("d", Follow).number, "of another worker"))
     assert not planned(driven)
@@ -200,17 +205,18 @@ def test_a_worker_that_cannot_follow_is_waited_for() -> None:
     assert planned(driven), "nor can it, if no member can serve its state"
 
 
-def test_a_worker_that_connects_again_is_told_again() -> None:
+def test_of_a_worker_that_connects_again_the_copy_begins_anew() -> None:
     driven = job()
     join(driven, "d")
-    told = driven.last("d", Follow)
+    number = driven.last("d", Follow).number
     driven.gone("c")
     driven.hello("c", can_follow=True, engine_boot=77, engine_epoch=1)
-    assert driven.last("c", Follow) == told
+    assert driven.last("c", Follow) == driven.last("d", Follow)
+    assert driven.last("d", Follow).number == number + 1
     driven.gone("d")
     join(driven, "d")
-    assert driven.last("d", Follow).number > told.number
     assert driven.last("c", Follow) == driven.last("d", Follow)
+    assert driven.last("d", Follow).number == number + 2
 
 
 def test_copies_of_a_coordinator_that_takes_over_have_other_numbers() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import signal
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
 from trainers import Start, Trainer, check_steps, until_size
+from waiting import eventually
 
 #: Tensors that a worker receives at the start, and that a snapshot has. The next one has the gradients of a step.
 AT_START, SNAPSHOT = 2, 8
@@ -20,7 +23,7 @@ def coordinator(cluster: Cluster) -> Coordinator:
     return cluster.coordinator("--min-workers", "3", "--max-workers", "5", "--form-timeout", "0.5")
 
 
-def begin(start: Start, coordinator: Coordinator, number: int, **options: int) -> Trainer:
+def begin(start: Start, coordinator: Coordinator, number: int, **options: Any) -> Trainer:
     """Start a worker that makes steps until the test ends."""
     # A follower may wait for a core while others make hundreds of steps.
     options.setdefault("free_bytes", 1 << 30)
@@ -57,10 +60,19 @@ def test_a_follower_with_other_weights_copies_again_before_its_first_step_counts
     assert [step["is_committed"] for step in trainers[-1].steps][:2] == [False, True]
 
 
-def test_a_follower_that_is_too_slow_is_waited_for(coordinator: Coordinator, start: Start) -> None:
-    # No step fits beside the snapshot.
+def test_a_follower_that_is_stopped_holds_up_no_one_and_one_that_is_slow_is_waited_for(
+    coordinator: Coordinator, start: Start
+) -> None:
+    # No step fits beside the snapshot, so a copy ends with its first one.
     trainers = three(start, coordinator, free_bytes=-(10**6))
-    trainers.append(begin(start, coordinator, 3))
+    trainers.append(begin(start, coordinator, 3, in_copy=(SNAPSHOT - 1, signal.SIGSTOP)))
+    state = Path(f"/proc/{trainers[-1].process.pid}/stat")
+    eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the follower is stopped")
+    stopped_s = time.monotonic()
+    while trainers[0].next_step()["at"] < stopped_s:
+        pass
+    assert {trainers[0].next_step()["epoch"] for _ in range(50)} == {trainers[0].steps[0]["epoch"]}
+    trainers[-1].signal(signal.SIGCONT)
     joined = trainers[-1].event("joined")
     assert (joined["size"], joined["followers"]) == (4, 0)
     for trainer in trainers:
@@ -79,7 +91,7 @@ def test_a_source_that_dies_while_another_worker_copies(
 ) -> None:
     # The member with the highest rank serves its state.
     trainers = [begin(start, coordinator, number) for number in range(2)]
-    source = begin(start, coordinator, 2, dies_in_copy=AT_START + dies)
+    source = begin(start, coordinator, 2, in_copy=(AT_START + dies, signal.SIGKILL))
     until_size(source, 3)
     trainers.append(begin(start, coordinator, 3))
     joined = trainers[-1].event("joined")
@@ -93,7 +105,7 @@ def test_a_source_that_dies_while_another_worker_copies(
 @pytest.mark.parametrize("dies", [SNAPSHOT - 1, SNAPSHOT])
 def test_a_worker_that_dies_while_it_copies(coordinator: Coordinator, start: Start, dies: int) -> None:
     trainers = three(start, coordinator)
-    follower = begin(start, coordinator, 3, dies_in_copy=dies)
+    follower = begin(start, coordinator, 3, in_copy=(dies, signal.SIGKILL))
     while "it has ended" not in follower.events(waits=True):
         pass
     trainers.append(begin(start, coordinator, 3))

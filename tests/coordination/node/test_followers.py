@@ -42,9 +42,10 @@ def test_a_follower_that_is_told_to_leave_waits_for_no_step_and_makes_no_one_wai
     monkeypatch.setattr(worker_link, "follow", follow)
     monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
     channel: Any = Silence()
-    worker._link._copying = channel
+    worker._link._copy = channel
     worker._link.follow(channel)
     assert said == []
+    assert worker._link.machine.is_resting, "the coordinator closes the connection, on which calls may wait"
 
 
 @pytest.mark.parametrize("is_begun_anew", [False, True])
@@ -54,15 +55,17 @@ def test_a_copy_that_breaks_has_failed_unless_it_is_begun_anew(
     """Another follower may be lost, of which the coordinator hears."""
     said: list[str] = []
     channel: Any = Silence()
+    again: Any = Silence()
 
     def follow(*_: Any) -> None:
         if is_begun_anew:
-            worker._link._copy = channel
+            worker._link._copy = again
         raise PeerLost("a follower is lost")
 
     monkeypatch.setattr(worker_link, "_ANSWER_S", 0.0)
     monkeypatch.setattr(worker_link, "follow", follow)
     monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
+    worker._link._copy = channel
     worker._link.follow(channel)
     assert len(said) == (not is_begun_anew)
 
@@ -78,6 +81,7 @@ def test_a_follower_that_is_interrupted_says_that_it_does_not_follow(
     monkeypatch.setattr(worker_link, "follow", follow)
     monkeypatch.setattr(worker._link, "_unfollowed", lambda channel, text: said.append(text))
     channel: Any = Silence()
+    worker._link._copy = channel
     with pytest.raises(KeyboardInterrupt):
         worker._link.follow(channel)
     assert len(said) == 1

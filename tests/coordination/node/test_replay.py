@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +13,9 @@ import torch
 from test_training_state import Net, Wire, assert_same, cases, optimizer_of
 from torch import nn, optim
 
-from softs_fast.coordination.node import TrainingState
-from softs_fast.coordination.node.state_tree import decode_tree
-from softs_fast.coordination.node.training_state import digest
+from softs_fast.coordination.node import TrainingState, following
+from softs_fast.coordination.node.state_tree import decode_tree, encode_tree
+from softs_fast.coordination.node.training_state import digest, send_tree
 from softs_fast.errors import ConfigError
 
 
@@ -72,6 +74,39 @@ def states(name: str, flags: dict[str, Any], dtype: torch.dtype) -> tuple[Traini
         net.register_buffer("seen", torch.zeros(1))
         found.append(TrainingState(net, optimizer_of(name, flags, net)))
     return found[0], found[1]
+
+
+def test_the_snapshot_is_freed_before_the_next_step_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower has its state twice already."""
+    source, target = states("Adam", {}, torch.float32)
+    received: list[weakref.ref[torch.Tensor]] = []
+    load = target.load
+
+    class Engine(Wire):
+        def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
+            assert all(one() is None for one in received)
+            super().broadcast_tensor(tensor, root)
+
+        def barrier(self) -> None:
+            pass
+
+    def loaded(tree: Any) -> None:
+        load(tree)
+        received.append(weakref.ref(tree["model"]["weight"]))
+
+    monkeypatch.setattr(target, "load", loaded)
+    engine: Any = Engine()
+    for encoded in (source.snapshot({}), encode_tree(None)):
+        send_tree(engine, *encoded)
+        if encoded[1]:
+            engine.broadcast_tensor(following.pair(7, 0), 0)
+    engine.rank = 1
+    channel: Any = SimpleNamespace(open=lambda: engine, source=0, check=lambda: None)
+    followed: list[tuple[int, int]] = []
+    following.follow(channel, target, lambda: None, lambda *said: followed.append(said))
+    assert followed == [(7, 0)]
+    assert received
+    assert engine.is_empty
 
 
 @pytest.mark.parametrize(("name", "flags"), [one for one in cases() if one.values[0] != "LBFGS"])

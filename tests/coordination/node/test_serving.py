@@ -9,8 +9,8 @@ import torch
 from waiting import WATCHDOG_S
 
 from softs_fast.coordination.node import TrainingState, WorkerNode
-from softs_fast.coordination.node.following import LAST
 from softs_fast.coordination.node.serving import Serving
+from softs_fast.coordination.node.state_tree import encode_tree
 from softs_fast.errors import PeerLost
 
 
@@ -100,7 +100,8 @@ def test_followers_are_told_of_the_end_of_an_epoch_before_the_snapshot() -> None
     serving.apply(1, is_last=True)
     serving._thread.join(WATCHDOG_S)
     assert not serving._thread.is_alive()
-    assert [one.tolist() for one in followers.sent] == [[LAST, 0]]
+    assert bytes(followers.sent[-1].tolist()) == encode_tree(None)[0]
+    assert len(followers.sent) == 2
     assert followers.is_closed
     assert not failed
 
@@ -121,10 +122,8 @@ def test_the_engine_of_a_copy_and_that_of_an_epoch_are_not_made_at_once() -> Non
 
     _, state = begin(Followers(receive=True), [])
     node = WorkerNode("127.0.0.1:1", state, engine=make_engine)
-    copied = node._link._copied
-    assert copied is not None
     arguments: Any = (None, 0, None)
-    other = threading.Thread(target=copied.engine, args=arguments)
+    other = threading.Thread(target=node._link._engine, args=arguments)
     other.start()
     assert has_begun.wait(WATCHDOG_S)
     node._engine_of(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import queue
 import re
@@ -125,13 +126,13 @@ class TlsStar:
         return grpc_engine(options)(table, rank, store)
 
 
-def die_in_copy(n_tensors: int) -> None:
-    """Have this process killed when it has sent or received so many tensors of a state."""
-    left, bytes_of = iter(range(n_tensors)), training_state._bytes_of
+def interrupt_copy(n_tensors: int, number: signal.Signals) -> None:
+    """Have this process get a signal when it has sent or received so many tensors of a state."""
+    count, bytes_of = itertools.count(), training_state._bytes_of
 
     def counted(tensor: torch.Tensor) -> torch.Tensor:
-        if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if next(count) == n_tensors:
+            os.kill(os.getpid(), number)
         return bytes_of(tensor)
 
     training_state._bytes_of = counted
@@ -155,8 +156,8 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     overlap.FIRST_BYTES = overlap.BUCKET_BYTES = 1
     # A worker that copies nothing would have other weights.
     training = Training(options["model_seed"])
-    if "dies_in_copy" in options:
-        die_in_copy(options["dies_in_copy"])
+    if "in_copy" in options:
+        interrupt_copy(*options["in_copy"])
     if "free_bytes" in options:
         serving._FREE_BYTES = options["free_bytes"]
     if options.get("replays_wrongly"):

@@ -234,9 +234,6 @@ def _grow(state: State) -> None:
     text = f"{len(chosen) - len(members)} more workers are ready"
     if following.may_admit(state, chosen - members):
         plan_end(state, "joined", None, text)
-    elif state.now_s >= following.ends_at(state):
-        following.give_up_incomplete(state)
-        plan_end(state, "joined", None, text)
 
 
 def _form(state: State) -> None:

@@ -13,22 +13,22 @@ from .state import Following, State
 
 __all__ = [
     "awaited",
+    "drop_copy_of",
     "ends_at",
     "followers",
-    "give_up_incomplete",
     "is_late",
     "may_admit",
     "note",
     "note_lost",
     "ranks_of_followers",
-    "tell_again",
 ]
 
 
 def may_admit(state: State, newcomers: Collection[int]) -> bool:
     """Return whether the epoch may end to admit newcomers; if not, have them copy its state first.
 
-    It may end once the followers are at most one step behind, or if the newcomers cannot follow.
+    It may end once the followers are at most one step behind, or have been behind for long, or if the newcomers cannot
+    follow.
 
     Args:
         state: State of the job; its epoch is open.
@@ -53,6 +53,10 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
     if not is_whole or len(choose(state.options, members | seats, members)) <= len(members):
         _begin(state, sources[-1], workers)
         return False
+    if following is not None and state.now_s >= ends_at(state):
+        # Followers without the state copy it with all others.
+        following.has_failed = following.complete_s is None
+        return True
     return following is not None and seats <= following.close
 
 
@@ -66,12 +70,6 @@ def ends_at(state: State) -> float:
         return math.inf
     since_s = max(following.since_s, state.progress.top_since_s)
     return (since_s if following.complete_s is None else following.complete_s) + state.options.form_timeout_s
-
-
-def give_up_incomplete(state: State) -> None:
-    """Give up a copy of which a follower has not received the state: all copy it when the epoch has ended."""
-    if state.following is not None and state.following.complete_s is None:
-        state.following.has_failed = True
 
 
 def _begin(state: State, source: Worker, workers: list[Worker]) -> None:
@@ -101,32 +99,25 @@ def followers(state: State) -> list[Worker]:
     """Return the workers that copy the state of the epoch, without those that were lost, by seat."""
     if state.following is None or state.following.has_failed:
         return []
-    table = state.following.follow.table
-    pairs = (
-        (member, state.seats.by_number.get(member.seat))
-        for member in table.members
-        if member.rank != table.source_rank
-    )
+    found = ((one, state.seats.by_number.get(one.seat)) for one in state.following.follow.table.members)
     return [
         worker
-        for member, worker in pairs
-        if worker is not None and worker.ready is not None and _is_process(worker, member)
+        for member, worker in found
+        if worker is not None
+        and worker.ready is not None
+        and worker.is_process(member)
+        and not state.is_member(worker)
     ]
 
 
-def tell_again(state: State, worker: Worker) -> None:
-    """Tell a worker that is connected anew of the copy in which it takes part: it may not know of it."""
-    following = state.following
-    if following is not None and not following.has_failed and _takes_part(worker, following.follow.table):
-        state.tell(worker, following.follow)
+def drop_copy_of(state: State, worker: Worker) -> None:
+    """Drop the copy of a worker that is connected anew: what was said of it last may be lost."""
+    if state.following is not None and _takes_part(worker, state.following.follow.table):
+        state.following = None
 
 
 def _takes_part(worker: Worker, table: Table) -> bool:
-    return any(one.seat == worker.seat and _is_process(worker, one) for one in table.members)
-
-
-def _is_process(worker: Worker, member: Member) -> bool:
-    return (member.worker_id, member.incarnation) == (worker.id, worker.incarnation)
+    return any(one.seat == worker.seat and worker.is_process(one) for one in table.members)
 
 
 def note_lost(state: State, worker: Worker) -> None:
@@ -143,10 +134,13 @@ def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
     if following.has_failed or not _takes_part(worker, following.follow.table):
         return
     if isinstance(message, Unfollowed):
+        # A source gives up on a follower that is stopped, and members that waited for it would stand still. Another copy
+        # waits in their place: nothing of it is sent until all followers are there.
+        if state.is_member(worker) and not state.has_copied_again:
+            state.following, state.has_copied_again = None, True
         following.has_failed = True
         state.log(
-            f"{worker.name} cannot copy, or serve, the state while the members go on, so they wait for the copy: "
-            f"{message.text}",
+            f"{worker.name} cannot copy, or serve, the state while the members go on: {message.text}",
             is_warning=True,
         )
     elif worker.ready is not None:

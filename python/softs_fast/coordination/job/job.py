@@ -249,7 +249,7 @@ class Job:
                 state.tell(worker, state.table)
             if state.fence is not None:
                 state.tell(worker, state.fence)
-        following.tell_again(state, worker)
+        following.drop_copy_of(state, worker)
 
     def _admit_newcomers(self) -> None:
         """Admit processes for which a connection has ended; refuse those for which it has lasted."""

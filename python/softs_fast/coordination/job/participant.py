@@ -142,9 +142,8 @@ class Participant:
         self._planned: Fence | None = None
         # The last copy beside steps in which this worker takes part.
         self._follow: Follow | None = None
-        # As a follower, the last step that it has applied; and that the copy has failed; as they were said.
-        self._followed: Followed | None = None
-        self._unfollowed: Unfollowed | None = None
+        #: As a follower, the last step that it has applied; None without one.
+        self.followed_step: int | None = None
         self._heard = (0, 0)
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
@@ -164,11 +163,6 @@ class Participant:
         return self._is_connected and self.phase in ("ending", "idle") and self.over is None
 
     @property
-    def followed_step(self) -> int | None:
-        """The last step that it has applied as a follower; None without one."""
-        return None if self._followed is None else self._followed.step
-
-    @property
     def is_resting(self) -> bool:
         """Whether it leaves, and begins no step any more."""
         return self._left is not None and self._left.is_resting
@@ -178,8 +172,7 @@ class Participant:
     def connected(self) -> list[Action]:
         """A connection is there."""
         self._is_connected = True
-        has_engine = self.table is not None and self.phase in ("building", "member", "ending")
-        engine = (self.table.boot, self.table.epoch) if has_engine and self.table is not None else (0, 0)
+        engine = self._epoch_id if self.phase in ("building", "member", "ending") else (0, 0)
         return [Say(replace(self._hello, last=self.state, engine_boot=engine[0], engine_epoch=engine[1]))]
 
     def disconnected(self) -> list[Action]:
@@ -219,12 +212,11 @@ class Participant:
             self.phase = "member"
             assert self.rank is not None
             self.state = state_after(self.table, self.rank)
-            self._followed = None
+            self.followed_step = None
 
     def ended(self) -> list[Action]:
         """The engine is gone, and none of its calls is pending."""
-        if self.table is not None:
-            self._ended.append((self.table.boot, self.table.epoch))
+        self._ended.append(self._epoch_id)
         self.phase = "idle" if self.phase != "over" else "over"
         self._planned, self._is_stepping = None, False
         if self.state.is_lost:
@@ -340,10 +332,10 @@ class Participant:
             backlog: Later steps that the source had committed when it had sent this one.
         """
         follow = self._follow
-        if self.phase != "idle" or follow is None or follow.number != number or self._unfollowed is not None:
+        if self.phase != "idle" or follow is None or follow.number != number:
             return []
-        self._followed = Followed(follow.table.epoch, number, step, backlog)
-        return self._say(self._followed)
+        self.followed_step = step
+        return self._say(Followed(follow.table.epoch, number, step, backlog))
 
     def unfollowed(self, number: int, text: str) -> list[Action]:
         """A copy beside steps has failed.
@@ -353,32 +345,27 @@ class Participant:
             text: Type and text of the exception; cut after 4,096 characters.
         """
         follow = self._follow
-        if follow is None or follow.number != number or self._unfollowed is not None:
+        if follow is None or follow.number != number:
             return []
-        self._unfollowed = Unfollowed(follow.table.epoch, number, text[:MAX_TEXT])
-        return self._say(self._unfollowed)
+        return self._say(Unfollowed(follow.table.epoch, number, text[:MAX_TEXT]))
 
     def _begin_copy(self, follow: Follow) -> list[Action]:
         table, rank = follow.table, self._rank_in(follow.table)
         if rank is None:
             return []
-        if follow == self._follow:
-            # The connection is new, and what was said last may not have arrived.
-            said = self._unfollowed or self._followed
-            return [] if said is None else self._say(said)
         if rank == table.source_rank:
-            is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
-                table.boot,
-                table.epoch,
-            )
-            if self.phase not in ("building", "member") or not is_of_table:
+            if self.phase not in ("building", "member") or self._epoch_id != (table.boot, table.epoch):
                 return []
         elif self.phase != "idle":
             return []
-        self._follow, self._followed, self._unfollowed = follow, None, None
+        self._follow, self.followed_step = follow, None
         return [Copy(follow, rank)]
 
     # --- Small things ---
+
+    @property
+    def _epoch_id(self) -> tuple[int, int]:
+        return (0, 0) if self.table is None else (self.table.boot, self.table.epoch)
 
     def _rank_in(self, table: Table) -> int | None:
         own = (self._hello.worker_id, self._hello.incarnation)
@@ -403,7 +390,7 @@ class Participant:
 
     def _fenced(self, fence: Fence) -> list[Action]:
         self._heard = (fence.boot, fence.epoch)
-        is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == self._heard
+        is_of_table = self._epoch_id == self._heard
         told: list[Action] = []
         if is_of_table and not fence.planned and self.over is None:
             self.over, self._fault = fence, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .messages import Contract, Hello, WorkerState
+from .messages import Contract, Hello, Member, WorkerState
 
 
 @dataclass
@@ -55,6 +55,10 @@ class Worker:
     def name(self) -> str:
         """How texts name it."""
         return f'spare "{self.id}"' if self.seat is None else f'seat {self.seat} ("{self.id}")'
+
+    def is_process(self, member: Member) -> bool:
+        """Return whether it is the process that a table names."""
+        return (member.worker_id, member.incarnation) == (self.id, self.incarnation)
 
     def is_present(self, now_s: float) -> bool:
         """Return whether it is connected, or may connect again as if it had not been away."""

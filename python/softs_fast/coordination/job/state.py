@@ -83,6 +83,7 @@ class State:
         joined_since_s: Time since which there are more workers than the open epoch has members.
         following: Copy of the state to workers that are to be admitted; None without one.
         n_follows: Number of such copies so far.
+        has_copied_again: Whether a source has ended such a copy of the open epoch, so that another one has begun.
         boots: Boots of this training: those under which its epochs were opened, the latest last.
         newcomers: Processes that wait for the end of a connection, by the number of their own connection.
     """
@@ -103,6 +104,7 @@ class State:
     joined_since_s: float | None = None
     following: Following | None = None
     n_follows: int = 0
+    has_copied_again: bool = False
     boots: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_BOOTS))
     newcomers: dict[int, Newcomer] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
@@ -133,10 +135,7 @@ class State:
     def is_member(self, worker: Worker) -> bool:
         """Return whether a process is, or was, in the last epoch."""
         member = self.members.get(worker.number)
-        return member is not None and (member.worker_id, member.incarnation) == (
-            worker.id,
-            worker.incarnation,
-        )
+        return member is not None and worker.is_process(member)
 
     def name_of(self, worker: Worker) -> str:
         """Return how texts that reach the members name a worker: by rank, seat and worker id."""
@@ -172,6 +171,7 @@ class State:
         self.left = set()
         self.fence = None
         self.enough_since_s = self.joined_since_s = self.following = None
+        self.has_copied_again = False
         self.progress = Progress()
         self.rates.begin()
         self.phase, self.reason, self.since_s = "open", "", self.now_s

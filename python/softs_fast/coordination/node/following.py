@@ -10,22 +10,19 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ...collectives import ReduceOp, Strategy
 from ...errors import PeerLost
 from ..job.messages import Follow, Table
-from ..session.session import Session
 from ..session.store import SessionStore
 from .engines import EngineOf, gloo_engine, memory_engine
 from .training_state import TrainingState, digest, receive_tree
 
-__all__ = ["LAST", "Channel", "Comparison", "Copied", "can_follow", "follow", "pair"]
+__all__ = ["Channel", "Comparison", "can_follow", "follow", "pair"]
 
-#: In place of a step: no other one follows.
-LAST = -1
 # Below all digests, and their negatives.
 _NO_DIGEST = -(1 << 62)
 
@@ -91,25 +88,6 @@ class Channel:
         del store
 
 
-class Copied(NamedTuple):
-    """What copies beside steps are of.
-
-    Attributes:
-        job: Name of the job.
-        state: State of this worker.
-        engine: Function that makes engines.
-    """
-
-    job: str
-    state: TrainingState
-    engine: EngineOf
-
-    def channel(self, session: Session, copy: Follow, rank: int) -> Channel:
-        """Return the channel of a copy; it is not opened yet."""
-        store = SessionStore(session, self.job, copy.table, prefix=copy.key_prefix)
-        return Channel(copy, rank, store, self.engine)
-
-
 def follow(
     channel: Channel, state: TrainingState, overwriting: Callable[[], None], has: Callable[[int, int], None]
 ) -> None:
@@ -133,16 +111,15 @@ def follow(
         state.load(tree)
 
     take: Callable[[Any], None] = load
-    while True:
-        strategy.broadcast_tensor(place, source)
-        if int(place[0]) == LAST:
-            return strategy.barrier()
-        tree = receive_tree(strategy, source)
+    while (tree := receive_tree(strategy, source)) is not None:
         strategy.broadcast_tensor(place, source)
         channel.check()
         take(tree)
+        # Not beside the next one.
+        del tree
         take = state.replay
         has(int(place[0]), int(place[1]))
+    strategy.barrier()
 
 
 class Comparison:

@@ -17,7 +17,8 @@ from ...collectives import Strategy
 from ...errors import PeerLost
 from ...process import join
 from ...user_code import text_of_error
-from .following import LAST, Channel, pair
+from .following import Channel, pair
+from .state_tree import encode_tree
 from .training_state import TrainingState, send_tree
 
 __all__ = ["Serving"]
@@ -28,7 +29,7 @@ _FREE_BYTES = 64 << 20
 # such a model takes a moment.
 _LEAST_BYTES = 1 << 18
 
-_Phase = Literal["new", "meeting", "warming", "warm", "serving", "last", "over"]
+_Phase = Literal["new", "meeting", "warming", "warm", "serving", "over"]
 
 
 class _Item(NamedTuple):
@@ -54,7 +55,7 @@ class Serving:
         self._changed = threading.Condition()
         # new: the next step says how much memory the snapshot takes, and begins the thread, not before: the engine of the
         # epoch may still be made; meeting: the thread makes the engine; warming: it fetches the memory, which takes several
-        # times as long as the copy; warm: the next step copies; serving; last: no step follows; over.
+        # times as long as the copy; warm: the next step copies; serving; over.
         self._phase: _Phase = "new"
         # Memory of the snapshot.
         self._memory: dict[str, torch.Tensor] = {}
@@ -87,7 +88,7 @@ class Serving:
             else:
                 text, tensors = self._state.snapshot(self._memory)
                 self._memory = {}
-                self._most_bytes = _FREE_BYTES + _size_of(tensors)
+                self._most_bytes = _FREE_BYTES + sum(one.nbytes for one in tensors.values())
                 self._put(_Item(committed, 0, text, tensors))
                 self._go("warm", "serving")
         except Exception as error:  # of the user's state_dict, too
@@ -106,19 +107,14 @@ class Serving:
             except Exception as error:  # of the user's state_dict, too
                 self._give_up(text_of_error(error))
         if is_last:
-            with self._changed:
-                if self._phase == "new":
-                    # The followers copy in the next epoch.
-                    self._phase = "over"
-                elif self._phase != "over":
-                    self._queue.append(None)
-                    self._phase = "last"
-                self._changed.notify_all()
+            # Followers of a copy that has not begun copy in the next epoch.
+            self._go("new", "over")
+            self._put(None)
 
     def _keep(self, step: int) -> None:
         before, self._spare = self._spare, {}
         text, tensors = self._state.reduced(before)
-        n_bytes = max(len(text) + _size_of(tensors), _LEAST_BYTES)
+        n_bytes = max(len(text) + sum(one.nbytes for one in tensors.values()), _LEAST_BYTES)
         if self._n_bytes + n_bytes > self._most_bytes:
             raise PeerLost(
                 f"{len(self._queue)} steps wait for the followers and count {self._n_bytes + n_bytes} bytes, at most "
@@ -151,10 +147,10 @@ class Serving:
                 self._phase = after
             self._changed.notify_all()
 
-    def _put(self, item: _Item) -> None:
+    def _put(self, item: _Item | None) -> None:
         with self._changed:
             if self._phase != "over":
-                self._n_bytes += item.n_bytes
+                self._n_bytes += 0 if item is None else item.n_bytes
                 self._queue.append(item)
             self._changed.notify_all()
 
@@ -166,7 +162,7 @@ class Serving:
         except Exception as error:
             # A follower that is lost, or has failed, is known to the coordinator without this.
             is_known = isinstance(error, PeerLost) and self._phase != "meeting"
-            if not is_known and self._phase not in ("last", "over"):
+            if not is_known and self._phase != "over":
                 self._give_up(text_of_error(error))
         finally:
             with self._changed:
@@ -177,12 +173,10 @@ class Serving:
 
     def _serve(self, strategy: Strategy, source: int) -> None:
         self._go("meeting", "warming")
-        if self._phase == "warming":
-            for one in self._memory.values():
-                one.zero_()
-            self._go("warming", "warm")
+        for one in self._memory.values():
+            one.zero_()
+        self._go("warming", "warm")
         while (item := self._next()) is not None:
-            strategy.broadcast_tensor(pair(0, 0), source)
             send_tree(strategy, item.text, item.tensors)
             with self._changed:
                 self._n_bytes -= item.n_bytes
@@ -191,7 +185,7 @@ class Serving:
             # Not that of the snapshot.
             self._spare = item.tensors if item.n_bytes else {}
             del item
-        strategy.broadcast_tensor(pair(LAST, 0), source)
+        send_tree(strategy, *encode_tree(None))
         strategy.barrier()
 
     def _next(self) -> _Item | None:
@@ -200,7 +194,3 @@ class Serving:
             if self._phase == "over":
                 raise PeerLost("the copy was ended")
             return self._queue.popleft()
-
-
-def _size_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    return sum(one.numel() * one.element_size() for one in tensors.values())

@@ -16,9 +16,11 @@ from ..job.messages import Fence, Follow, Hello
 from ..job.participant import Action, Build, Copy, GiveUp, Say
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
-from .following import Channel, Copied, follow
+from .engines import EngineOf, memory_engine
+from .following import Channel, follow
 from .link import TICK_S, Link
 from .serving import Serving
+from .training_state import TrainingState
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ class WorkerLink(Link):
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens; None for the logger of this module.
         orphan_s: Seconds without a coordinator after which the worker ends.
-        copied: State that is copied beside steps; None if `hello` says that none is.
+        state: State that is copied beside steps; None if `hello` says that none is.
+        engine: Function that makes the engines of such copies.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -53,17 +56,17 @@ class WorkerLink(Link):
         credentials: ClientCredentials | None,
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
-        copied: Copied | None = None,
+        state: TrainingState | None = None,
+        engine: EngineOf = memory_engine,
     ) -> None:
         super().__init__(coordinator, hello, credentials, logger or _log, orphan_s)
         self.strategy: Strategy | None = None
         self.leave_reason: str | None = None
         self.serving: Serving | None = None
-        self._copied = copied
-        # As a follower: the copy that is to be begun, and the one that was.
+        self._state, self._engine = state, engine
+        # As a follower, the copy that is to be begun, or was.
         self._copy: Channel | None = None
-        self._copying: Channel | None = None
-        self._worker_id = hello.worker_id
+        self._job, self._worker_id = hello.job, hello.worker_id
         self._store: SessionStore | None = None
         # Ranks in the table of the ranks of the engine.
         self._ranks: Sequence[int] = ()
@@ -105,11 +108,11 @@ class WorkerLink(Link):
         self.session.check_process()
         with self.changed:
             while self.build is None and self._copy is None and self.machine.phase != "member":
-                self.raise_if_over()
                 if self.leave_reason is not None and not self.machine.state.in_doubt:
                     raise PeerLost(
                         f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_reason}'
                     )
+                self.raise_if_over()
                 if self.machine.phase == "ending" and not self._in_call:
                     self.do(self.machine.ended())
                     continue
@@ -123,11 +126,8 @@ class WorkerLink(Link):
                 self.changed.wait(TICK_S)
             self.raise_if_over()
             build, self.build = self.build, None
-            copy, self._copy = self._copy, None
             self._in_call = build is not None
-            if build is None:
-                self._copying = copy
-            return build or copy
+            return build or self._copy
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
         """Wait until an epoch is over, for `bound_s` at most; return whether it is."""
@@ -225,7 +225,7 @@ class WorkerLink(Link):
 
     def follow(self, channel: Channel) -> None:
         """Copy the state of a source while its epoch goes on; if that fails, another table or copy brings the state."""
-        assert self._copied is not None
+        assert self._state is not None
 
         def overwriting() -> None:
             with self.changed:
@@ -242,34 +242,37 @@ class WorkerLink(Link):
             target=self._end_if_leaving, args=(channel,), name="softs-fast follower", daemon=True
         ).start()
         try:
-            follow(channel, self._copied.state, overwriting, has)
+            follow(channel, self._state, overwriting, has)
         except BaseException as error:
             with self.changed:
                 if isinstance(error, PeerLost):
                     # Another follower may be lost: then the coordinator begins anew without it.
-                    self.changed.wait_for(self._is_told_more, _ANSWER_S)
+                    self.changed.wait_for(lambda: self._is_told_more(channel), _ANSWER_S)
                 # The members need not wait for a worker that leaves.
-                if not self._is_told_more():
+                if not self._is_told_more(channel):
                     self._unfollowed(channel, text_of_error(error))
             # One of the user's code is raised again when the state is copied.
             if not isinstance(error, Exception):
                 raise
         finally:
             with self.changed:
-                self._copying = None
+                if self._copy is channel:
+                    self._copy = None
                 self.changed.notify_all()
             channel.close()
 
-    def _is_told_more(self) -> bool:
-        return self.leave_reason is not None or self._copy is not None or self.build is not None
+    def _is_told_more(self, channel: Channel) -> bool:
+        return self.leave_reason is not None or self._copy is not channel
 
     def _end_if_leaving(self, channel: Channel) -> None:
         """End a copy of a worker that is told to leave: the source may send nothing for as long as a step takes."""
         with self.changed:
-            while self._copying is channel and self.leave_reason is None:
+            while self._copy is channel and self.leave_reason is None:
                 self.changed.wait(TICK_S)
-            if self._copying is channel:
+            if self._copy is channel:
                 channel.end(f"the worker leaves: {self.leave_reason}")
+                # A call that waits for keys of the source ends with the connection, which the coordinator closes.
+                self.do(self.machine.leave(str(self.leave_reason), at_once=True))
 
     def _unfollowed(self, channel: Channel, text: str) -> None:
         with self.changed:
@@ -288,17 +291,17 @@ class WorkerLink(Link):
         super().do(actions)
 
     def _begin_copy(self, copy: Follow, rank: int) -> None:
-        assert self._copied is not None
+        assert self._state is not None
         self._end_copies("another copy has begun")
-        channel = self._copied.channel(self.session, copy, rank)
+        store = SessionStore(self.session, self._job, copy.table, prefix=copy.key_prefix)
+        channel = Channel(copy, rank, store, self._engine)
         if rank == channel.source:
-            failed = functools.partial(self._unfollowed, channel)
-            self.serving = Serving(channel, self._copied.state, failed)
+            self.serving = Serving(channel, self._state, functools.partial(self._unfollowed, channel))
         else:
             self._copy = channel
 
     def _end_copies(self, reason: str) -> None:
-        for copy in (self.serving, self._copying):
+        for copy in (self.serving, self._copy):
             if copy is not None:
                 copy.end(reason)
         self._copy = None

@@ -26,7 +26,7 @@ from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine, one_at_a_time
-from .following import Comparison, Copied, can_follow
+from .following import Comparison, can_follow
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import WorkerLink
@@ -111,8 +111,7 @@ class WorkerNode:
             contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
             can_follow=can_follow(kind),
         )
-        copied = Copied(job, state, self._engine_of)
-        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, copied)
+        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, state, self._engine_of)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)

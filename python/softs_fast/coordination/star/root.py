@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
+from ...collectives import in_thread
 from ...errors import ConfigError, PeerLost, WireError
 from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
@@ -259,13 +261,4 @@ class _DaemonThreads(futures.Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
         """Call a function in a thread of its own."""
-        future: futures.Future[Any] = futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="softs-star", daemon=True).start()
-        return future
+        return in_thread(functools.partial(fn, *args, **kwargs), "softs-star")
