@@ -63,6 +63,12 @@ def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
     What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
     """
 
+def is_ours(peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Whether the peer of a connection on this machine is this user or root; False if the kernel does not tell.
+
+    `peer` and `own` are the numeric addresses and the ports of both ends.
+    """
+
 def end_after(pid: int, start: int, pid_namespace: int, grace_s: float) -> None:
     """Kill this process `grace_s` seconds after the process of that number and start has ended, without the GIL.
 

@@ -15,15 +15,16 @@ Files may be replaced at any time: a server looks at them at each handshake, a c
 cannot use any more leaves it with what it had, and is logged.
 """
 
+from .._core import is_ours
 from .addresses import Address, UnknownHostError, bracketed, check_reachable, is_loopback
 from .handshake import refusal_of, tls_problem
-from .outage import Attempt, Outage
-from .owners import is_ours
+from .outage import CONNECT_S, Attempt, Outage
 from .places import Place
 from .tls import TlsFiles
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
+    "CONNECT_S",
     "Address",
     "Attempt",
     "Outage",
