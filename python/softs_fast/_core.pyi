@@ -32,6 +32,7 @@ __all__ = [
     "count_change",
     "end_after",
     "is_alive",
+    "is_ours",
     "lane_stats",
     "sweep",
     "this_process",

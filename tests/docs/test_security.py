@@ -102,7 +102,7 @@ def test_a_coordinator_gives_the_rights_of_the_table(
     from softs_fast.coordination import ServerCredentials
     from softs_fast.coordination.server import guard
 
-    monkeypatch.setattr(guard, "is_ours", lambda *_: True)
+    monkeypatch.setattr("softs_fast._core.is_ours", lambda *_: True)
     [said] = [row[2] for row in rows("Rights by proof") if row[0] == proof]
     found = []
     one = guard.Guard(ServerCredentials(**files), 1)

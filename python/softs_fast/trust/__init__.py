@@ -8,14 +8,12 @@
 | certificates of gRPC and of Python's ssl, from PEM files or a token file | `TlsFiles` |
 | tokens, and the files in which they are | `read_tokens`, `write_token`, `rotate_token` |
 | why certificates of two ends do not fit | `refusal_of`, `tls_problem` |
-| whether the peer of a connection on loopback is of this user | `is_ours` |
 | when a client warns of a server that is away, and when it stops | `Outage` |
 
 Files may be replaced at any time: a server looks at them at each handshake, a client at each connection. What a server
 cannot use any more leaves it with what it had, and is logged.
 """
 
-from .._core import is_ours
 from .addresses import Address, UnknownHostError, bracketed, check_reachable, is_loopback
 from .handshake import refusal_of, tls_problem
 from .outage import CONNECT_S, Attempt, Outage
@@ -34,7 +32,6 @@ __all__ = [
     "bracketed",
     "check_reachable",
     "is_loopback",
-    "is_ours",
     "new_token",
     "read_tokens",
     "refusal_of",

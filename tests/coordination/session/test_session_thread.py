@@ -1,4 +1,4 @@
-"""What a session makes of one connection: without a coordinator."""
+"""What sessions and clients make of connections, of hosts that do not answer, and of threads that share them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
+from own_coordinators import OwnCoordinators
+
 from softs_fast.coordination.job.events import End
 from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
 from softs_fast.coordination.session import session as session_module
@@ -94,6 +96,16 @@ def test_a_client_asks_the_next_host_after_one_that_gives_no_answer() -> None:
             for ask in (client.status, lambda: next(client.watch())):
                 with pytest.raises(PeerLost, match=f"coordinator at {first}.*; coordinator at {second}"):
                     ask()
+
+
+def test_a_client_takes_the_host_that_answers_and_none_once_it_is_closed(own: OwnCoordinators) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = CoordinatorClient(f"softs://127.0.0.1:{silent.getsockname()[1]},{own.serve()},127.0.0.1:1")
+    assert client.administer(End("over"))
+    client.close()
+    for _ in range(2):
+        with pytest.raises(PeerLost, match="was closed"):
+            client.administer(End("over"))
 
 
 def test_threads_that_share_a_client_see_no_channel_that_another_one_has_closed() -> None:
