@@ -61,7 +61,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
 
 
 def test_one_place_names_the_master_and_the_token_for_both_ends(tmp_path: Path) -> None:
-    """The first of the workers' two hosts accepts connections and says nothing, as one does whose processes are stopped."""
+    """The first of the workers' two hosts accepts connections and says nothing, as a stopped process does."""
     here = f"127.0.0.1:{free_ports()[0]}"
     query = f"ppo?token_file={tmp_path / 'token'}"
     expected = summary(host_flow.make_flow(1), 2)

@@ -428,7 +428,7 @@ class Session:
         return tls_problem(url.hostname, url.port or 80, TlsFiles())
 
     def _take_host(self) -> None:
-        """Use the host whose turn it is, and the token file as it is now."""
+        """Use the host that is to be tried now, and the token file as it is now."""
         moved = self.invite.moved(f"https://{self._outage.host}")
         try:
             self._transport.move(moved)
