@@ -1,11 +1,19 @@
-"""A worker that a launcher has started: where it serves its rows."""
+"""A worker that a launcher has started: at which host it finds its master, and where it serves its rows."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
 import pytest
 
-from softs_fast.dataflow.process.by_hand import _serves_at
-from softs_fast.trust import Address
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
+from softs_fast.dataflow.process.by_hand import _connected, _serves_at
+from softs_fast.errors import HelloError
+from softs_fast.trust import Address, Place, new_token
+
+TOKEN = new_token()
 
 
 @pytest.mark.parametrize(
@@ -21,3 +29,29 @@ from softs_fast.trust import Address
 )
 def test_rows_are_served_where_the_master_is_reached(reached: str, own: str, host: str, serves: str) -> None:
     assert _serves_at(Address.parse(reached, "master"), own, host) == serves
+
+
+@contextmanager
+def master(token: str) -> Iterator[str]:
+    """Listen as a master; yields its address."""
+    with closing(MasterStream(listen_at("tcp://127.0.0.1:0", token))) as stream:
+        yield stream.endpoint.removeprefix("tcp://")
+
+
+def test_a_host_that_says_nothing_does_not_keep_a_worker_from_the_next_one() -> None:
+    # The kernel accepts for it, as for a process that was stopped.
+    with socket.create_server(("127.0.0.1", 0)) as silent, master(TOKEN) as alive:
+        place = Place((f"127.0.0.1:{silent.getsockname()[1]}", alive))
+        there, connection = _connected(place, TOKEN, 0, 300.0)
+        connection.close(0.0)
+    assert there.target() == alive
+
+
+def test_a_host_that_refuses_a_worker_is_the_last_one() -> None:
+    refused = "the token of the master is not that of this worker"
+    with (
+        master(new_token()) as first,
+        master(TOKEN) as second,
+        pytest.raises(HelloError, match=f"{first}: {refused}"),
+    ):
+        _connected(Place((first, second)), TOKEN, 0, 300.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import secrets
 import time
@@ -12,11 +11,11 @@ from pathlib import Path
 
 from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import Address, Place, TlsFiles, UnknownHostError, bracketed, read_tokens
+from ...trust import CONNECT_S, Address, Outage, Place, TlsFiles, UnknownHostError, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
-from ..link.stream import join
+from ..link.stream import StreamLimits, join
 from ..store import DataManager, HostLinks
 from .groups import Groups, interface_of
 from .loop import WorkerLoop
@@ -24,7 +23,7 @@ from .stack import answers_stack
 from .watched_link import WatchedLink
 from .worker import check_same
 
-__all__ = ["MasterLost", "run_worker", "serve_worker"]
+__all__ = ["MasterLost", "read_token", "run_worker", "serve_worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +69,11 @@ def run_worker(
         MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
-    place = Place.parse(endpoint, "master", scheme="tcp://")
-    token_file = place.credentials_or(TlsFiles(token_file=token_file)).token_file
-    if token_file is None:
-        raise ConfigError(
-            "missing token file of the flow; give --token-file, softs:// with ?token_file=, or SOFTS_FAST_TOKEN_FILE"
-        )
     serve_worker(
         endpoint,
         worker,
         build,
-        read_tokens(token_file)[0],
+        read_token(Place.parse(endpoint, "master", scheme="tcp://"), token_file),
         wait_s=wait_s,
         lost_after_s=lost_after_s,
         stuck=stuck,
@@ -152,6 +145,21 @@ def serve_worker(
         link.close()
 
 
+def read_token(place: Place, token_file: Path | None) -> str:
+    """Return the token of a flow, from the file given, else that of the place, else that of SOFTS_FAST_TOKEN_FILE.
+
+    Raises:
+        ConfigError: there is none, it cannot be used, or the place has another one.
+    """
+    found = place.credentials_or(TlsFiles(token_file=token_file)).token_file
+    if found is None:
+        raise ConfigError(
+            "missing token file of the flow; give --token-file, token_file=, softs:// with ?token_file=, or "
+            "SOFTS_FAST_TOKEN_FILE"
+        )
+    return read_tokens(found)[0]
+
+
 def _serves_at(there: Address, own: str, host: str) -> str:
     """Return where a worker serves its rows: no more can reach it than have to.
 
@@ -166,17 +174,22 @@ def _serves_at(there: Address, own: str, host: str) -> str:
 
 def _connected(place: Place, token: str, worker: int, wait_s: float) -> tuple[Address, _core.FlowClient]:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
-    end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
-    turns = itertools.cycle(place.addresses)
-    # An unknown name must not keep the worker from the other hosts.
-    absent = (PeerLost, UnknownHostError) if len(place.addresses) > 1 else PeerLost
+    outage, pause_s = Outage(place.addresses, time.monotonic(), wait_s), _FIRST_PAUSE_S
+    absent: tuple[type[Exception], ...] = (PeerLost,)
+    limits = StreamLimits()
+    if len(place.addresses) > 1:
+        # Neither an unknown name nor silence must keep the worker from the other hosts.
+        absent, limits = (PeerLost, UnknownHostError), StreamLimits(handshake_s=CONNECT_S)
     while True:
         try:
-            there = Address.parse(f"tcp://{next(turns)}", "master", "tcp://")
-            return there, join(f"tcp://{there.target()}", token, new_seat(worker, secrets.randbits(64)))
+            there = Address.parse(f"tcp://{outage.host}", "master", "tcp://")
+            seat = new_seat(worker, secrets.randbits(64))
+            return there, join(f"tcp://{there.target()}", token, seat, limits=limits)
         except absent as error:
-            if time.monotonic() + pause_s > end_s:
-                raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
+            if outage.failed(time.monotonic() + pause_s, str(error)).is_last:
+                raise PeerLost(
+                    f"worker {worker} has waited {wait_s:g} s for the master: {outage.cause}"
+                ) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
