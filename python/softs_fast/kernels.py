@@ -160,7 +160,7 @@ def copy(source: Buffer, out: Buffer) -> None:
         )
         if is_tensor(out):
             mark_written([out])
-    elif is_tensor(out):
+    elif is_tensor(out) and is_tensor(source):
         out.copy_(source)
     else:
         out[...] = source
