@@ -135,7 +135,7 @@ def reduce(
         mark_written(tensors)
 
 
-def copy(source: Buffer, out: Buffer) -> None:
+def copy(source: Buffer, out: Any) -> None:
     """Copy a tensor or an array into another one; past the caches if both are large plain memory of the host.
 
     What is overwritten is then not read first, which takes half of the time.
