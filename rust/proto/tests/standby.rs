@@ -382,7 +382,9 @@ impl Server {
     }
 }
 
-fn seeds() -> u64 { std::env::var("SEEDS").map_or(600, |s| s.parse().unwrap()) }
+fn seeds() -> u64 {
+    std::env::var("SEEDS").map_or(600, |s| s.parse().unwrap())
+}
 #[test]
 fn whatever_happens_to_brokers_no_sample_is_late_and_all_meet_at_the_first_that_lives() {
     let mut n_results = 0;

@@ -174,14 +174,15 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     /// Connects if it is time, reads what has arrived, writes what is due. Never blocks.
     pub(crate) fn turn(&mut self, now: Instant) {
-        for host in 0..self.dials.len() {
-            if self.choice.current() == Some(host) {
-                if let Err(error) = self.exchange(now, host) {
-                    self.lose(now, host, error);
-                }
-            } else {
-                self.approach(now, host);
-            }
+        // The others first: what they say may be a reason to ask the current one.
+        let current = self.choice.current();
+        for host in (0..self.dials.len()).filter(|host| current != Some(*host)) {
+            self.approach(now, host);
+        }
+        if let Some(host) = current
+            && let Err(error) = self.exchange(now, host)
+        {
+            self.lose(now, host, error);
         }
         if self.dials.len() > 1 {
             self.leave();
