@@ -300,6 +300,33 @@ fn the_word_of_a_leader_wins_over_what_is_remembered() {
 }
 
 #[test]
+fn a_broker_of_several_does_not_go_back_to_a_model_from_before_its_students_were_elsewhere() {
+    let mut channel = Channel { machine: Control::with_standbys(), ..Channel::new() };
+    let (leader, _) = channel.student(0, 1, None);
+    let (follower, _) = channel.student(1, 2, None);
+    channel.set(leader, "old");
+    channel.leave(leader);
+    // A student that stays answers for the model.
+    let worker = channel.subscribe(b"");
+    assert_eq!(channel.received(), [(worker, Received::Model(1, "old".into()))]);
+    channel.leave(follower);
+    // All are elsewhere, where the leader sets another one. Then the workers are back first.
+    let worker = channel.subscribe(b"");
+    assert_eq!(channel.received(), []);
+    let (leader, answer) = channel.student(0, 1, Some(model(2, "new")));
+    assert_eq!(answer, seat(3, 2, "new"));
+    let late = channel.subscribe(b"");
+    assert_eq!(channel.received(), [(late, Received::Model(2, "new".into()))]);
+    // Nothing was set elsewhere: whichever student is back first says so.
+    channel.leave(leader);
+    channel.subscribe(b"");
+    assert_eq!(channel.received(), []);
+    channel.connect(Endpoint::Control);
+    assert_eq!(channel.student(1, 2, Some(model(2, "new"))).1, seat(4, 2, "new"));
+    let _ = worker;
+}
+
+#[test]
 fn a_refused_student_is_not_believed() {
     let mut channel = Channel::new();
     channel.student(1, 1, None);
