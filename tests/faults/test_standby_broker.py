@@ -1,4 +1,4 @@
-"""Brokers that stand by for each other: whatever happens to the first, peers meet at the next one, and come back."""
+"""Brokers that stand by for each other: when the first is gone, peers meet at the next one, and later at the first again."""
 
 import os
 import signal

@@ -2,13 +2,13 @@
 //!
 //! A broker that is not the first in the list is a *standby*. It watches those before it, and while it hears one, it
 //! leaves the handshake of each peer unanswered. So a peer can connect to all hosts at once, and READY of one of them says
-//! that it serves. A connection that breaks sends nobody to the standby, because that one is not ready.
+//! that it serves. A connection that breaks sends no peer to the standby, because that one is not ready.
 //!
 //! A host that vanishes closes no connection. The standby notices first and becomes ready for all peers in the same step;
 //! each of them then *doubts* the broker that it uses, and leaves it if it does not answer either. A peer that hears its
-//! broker stays: so where only the two brokers do not hear each other, nobody moves.
+//! broker stays: so where only the two brokers do not hear each other, no peer moves.
 //!
-//! Nobody may write to a slot that its client has ordered again elsewhere. So a client leaves a vanished broker only some
+//! No supplier may write to a slot that its client has ordered again elsewhere. So a client leaves a vanished broker only some
 //! beats after the standby has become ready, and a supplier that doubts its broker writes only after it has heard it
 //! ([`Choice::may_write`]). A broker that is there is left when nothing is under way there ([`Choice::wants_to_leave`]), and
 //! a connection that breaks is made again to the same broker, which knows the writers, before another one is used.
@@ -29,13 +29,13 @@ const SERVES_AFTER: u32 = 4;
 /// again elsewhere when the clients do.
 const WRITER_GIVES_UP_AFTER: u32 = 4;
 const GIVES_UP_AFTER: u32 = 6;
-/// Beats for which a broker whose connection broke has time to answer a new one.
+/// Beats for which a broker has time to answer a new connection after one that broke.
 const RETURN_BEATS: u32 = 5;
 
 /// What a broker knows of those before it in the list.
 #[derive(Debug)]
 pub struct Watch {
-    /// Beats since one of them was heard.
+    /// Beats since one of them sent something.
     silent: u32,
     serves_after: u32,
 }
@@ -70,12 +70,12 @@ impl Watch {
 pub struct Choice {
     ready: Vec<bool>,
     current: Option<usize>,
-    /// Beats since the current one was heard, or since the doubt began.
+    /// Beats since the current one sent something, or since the doubt began.
     silent: u32,
     gives_up_after: u32,
-    /// The current one was heard since [`Choice::ask`].
+    /// The current one has sent something since [`Choice::ask`].
     is_heard: bool,
-    /// The broker whose connection broke, and the beats since.
+    /// The broker of the connection that broke, and the beats since.
     broken: Option<(usize, u32)>,
 }
 
@@ -123,7 +123,7 @@ impl Choice {
         self.is_heard = true;
     }
 
-    /// Where there is no current broker: makes the first ready one the current one, or that whose connection broke.
+    /// Where there is no current broker: makes the first ready one the current one, or that of the connection that broke.
     pub fn choose(&mut self) -> Option<usize> {
         if self.current.is_some() {
             return None;
@@ -179,7 +179,7 @@ impl Choice {
         self.is_doubted()
     }
 
-    /// Whether a slot that the current broker has leased may be written; `None`: not before that one was heard.
+    /// Whether a slot that the current broker has leased may be written; `None`: not before that one has answered.
     #[must_use]
     pub fn may_write(&self) -> Option<bool> {
         match self.current {

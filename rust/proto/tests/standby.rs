@@ -180,7 +180,9 @@ impl World {
     }
 
     fn lose(&mut self, peer: usize, host: usize, is_broken: bool) {
-        self.peers[peer].dial_at[host] = self.now + 10 + self.random.below(190);
+        // The first attempt after a connection that was used comes soon.
+        let pause = if self.peers[peer].choice.current() == Some(host) { 0 } else { self.random.below(190) };
+        self.peers[peer].dial_at[host] = self.now + TICK + pause;
         let Some(connection) = self.peers[peer].connections[host].take() else { return };
         let server = &mut self.servers[host];
         server.lease.take_if(|lease| *lease == connection.id);
@@ -382,13 +384,10 @@ impl Server {
     }
 }
 
-fn seeds() -> u64 {
-    std::env::var("SEEDS").map_or(600, |s| s.parse().unwrap())
-}
 #[test]
 fn whatever_happens_to_brokers_no_sample_is_late_and_all_meet_at_the_first_that_lives() {
     let mut n_results = 0;
-    for seed in 0..seeds() {
+    for seed in 0..2_000 {
         let n_servers = 2 + seed as usize % 2;
         let mut world = World::new(seed, n_servers);
         for _ in 0..60 {

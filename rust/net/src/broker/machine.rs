@@ -49,7 +49,7 @@ impl ServerMachine for Broker {
     fn is_owed_by(&self, id: PeerId, by_loopback: bool) -> bool {
         Broker::is_owed_by(self, id, by_loopback)
     }
-    /// Suppliers of softs know one broker, and tell it, nobody else, when they write no more: a client that leaves before
+    /// Suppliers of softs know one broker, and tell it alone when they write no more: a client that leaves before
     /// that cannot use those slots.
     fn hand_over_time(&self) -> Duration {
         Duration::from_secs(if self.had_softs_suppliers() { 10 } else { 1 })

@@ -200,7 +200,7 @@ impl<M: ServerMachine> EventLoop<M> {
         standby.take_log().for_each(|record| self.state.log.push(record));
         if serves != std::mem::replace(&mut self.serves, serves) {
             let others = standby.others();
-            let what = if serves { "serves: nothing was heard of" } else { "stands by: it hears" };
+            let what = if serves { "serves: nothing came from" } else { "stands by: it hears" };
             let text = format!("{} {what} {others}", self.acceptor.endpoint());
             self.state.log.push(LogRecord { level: Level::Warning, text });
             self.hang_up_at = (!serves).then(|| now + self.machine.hand_over_time());
