@@ -73,7 +73,9 @@ def test_peers_meet_at_the_standby_and_at_the_first_broker_when_it_is_back(
             # What was finished in advance, and then what only a broker can have brought.
             take(by_wire, wire, 9, "w1")
             after = time.monotonic() - gone_at
-            print(f"{how}: by wire after {after:.2f} s; the longest pause of the lanes was {longest * 1e3:.1f} ms")
+            print(
+                f"{how}: by wire after {after:.2f} s; the longest pause of the lanes was {longest * 1e3:.1f} ms"
+            )
             meet(frontends[1], 2, "all are at the standby")
             take(client, lanes, 50)
             if how == "killed":
@@ -91,6 +93,7 @@ def test_a_peer_that_cannot_reach_the_first_broker_waits_and_says_why(
     market.broker()
     market.broker()
     nowhere = frontends[1].replace("tcp://", f"tcp://127.0.0.1:{free_ports()[0]},")
-    with softs_fast.Client(nowhere, softs_fast.ShmMedium, SLOT, 1, send_timeout_ms=1000) as client:
-        with pytest.raises(softs_fast.BrokerTimeout, match="does not serve: it hears a broker before it"):
-            client.get_stats()
+    visitor = softs_fast.Client(nowhere, softs_fast.ShmMedium, SLOT, 1, send_timeout_ms=1000)
+    why = "does not serve: it hears a broker before it"
+    with visitor as client, pytest.raises(softs_fast.BrokerTimeout, match=why):
+        client.get_stats()
