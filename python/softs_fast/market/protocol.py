@@ -38,7 +38,7 @@ class EndpointConfig:
     """The two endpoints of a broker.
 
     Args:
-        frontend: Endpoint for clients, `ipc://path` or `tcp://host:port`.
+        frontend: Endpoint for clients, `ipc://path` or `tcp://host:port`; `tcp://host:port,host2:port` with a standby.
         backend: Endpoint for suppliers.
     """
 
@@ -70,7 +70,7 @@ class ControlEndpoints:
     """The two endpoints of a broker's control channel.
 
     Args:
-        control: Endpoint for students that set the model, `ipc://path` or `tcp://host:port`.
+        control: Endpoint for students that set the model, in the same forms.
         control_pub: Endpoint from which workers, and students that follow, receive the model.
     """
 

@@ -9,6 +9,7 @@
 //! * [`link`], [`bridge`]: what two hosts say to each other, and the products that pass between them.
 //! * [`framing`]: the frames of flows and links, in and out of bytes.
 //! * [`silence`]: when a peer that says nothing counts as lost.
+//! * [`standby`]: which of several brokers serves, and which one a peer uses.
 #![forbid(unsafe_code)]
 
 pub mod bridge;
@@ -23,6 +24,7 @@ pub mod link;
 pub mod log;
 mod patterns;
 pub mod silence;
+pub mod standby;
 pub mod supplier;
 mod text;
 pub mod wire;

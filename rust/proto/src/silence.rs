@@ -15,19 +15,32 @@ const LOST_AFTER: u32 = 6;
 const MOST_BEATS: u32 = 48;
 
 /// The clock of an event loop. It runs only while a peer owes something.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pulse {
     next_at: Option<Instant>,
+    every: Duration,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self::every(BEAT)
+    }
 }
 
 impl Pulse {
+    /// With another time between two checks than [`BEAT`].
+    #[must_use]
+    pub fn every(every: Duration) -> Self {
+        Self { next_at: None, every }
+    }
+
     /// Starts, advances or stops the clock; returns whether each peer's [`Silence::beat`] is due.
     pub fn beat(&mut self, now: Instant, is_owed: bool) -> bool {
         let is_due = is_owed && self.next_at.is_some_and(|at| at <= now);
         if !is_owed {
             self.next_at = None;
         } else if is_due || self.next_at.is_none() {
-            self.next_at = Some(now + BEAT);
+            self.next_at = Some(now + self.every);
         }
         is_due
     }

@@ -10,7 +10,7 @@ use super::options::BrokerOptions;
 use crate::NetError;
 use crate::runtime::event_loop::{EventLoop, Limits};
 use crate::runtime::server_thread::ServerThread;
-use crate::transport::listener::Listener;
+use crate::runtime::standby::bind;
 use crate::transport::spin::SPIN;
 
 /// A running broker. Dropping it stops it.
@@ -29,9 +29,8 @@ impl BrokerHandle {
     /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`], [`NetError::PathTaken`], [`NetError::BadEndpoint`],
     /// [`NetError::Os`]. Nothing stays behind then.
     pub fn start(options: BrokerOptions) -> Result<Self, NetError> {
-        let bind = |endpoint| Listener::bind(endpoint, options.allow_remote, options.keep_alive);
-        let frontend = bind(&options.frontend)?;
-        let backend = bind(&options.backend)?;
+        let ends = [&options.frontend, &options.backend];
+        let ([frontend, backend], standby) = bind(ends, options.allow_remote, options.keep_alive)?;
         let endpoints = (frontend.local_endpoint().to_owned(), backend.local_endpoint().to_owned());
         let limits = Limits {
             handshake_timeout: options.handshake_timeout,
@@ -39,7 +38,8 @@ impl BrokerHandle {
             spin: SPIN,
         };
         let server = ServerThread::start("broker", &endpoints.0, |state| {
-            EventLoop::new(Broker::new(options.config), [frontend, backend], limits, state)
+            let broker = Broker::new(options.config);
+            Ok(EventLoop::new(broker, [frontend, backend], limits, state)?.standing_by(standby))
         })?;
         Ok(Self { server, endpoints })
     }

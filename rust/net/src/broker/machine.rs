@@ -1,6 +1,6 @@
 //! The broker's state machine in an event loop.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
 use softs_proto::broker::{Broker, PeerId, Side};
@@ -48,6 +48,11 @@ impl ServerMachine for Broker {
     }
     fn is_owed_by(&self, id: PeerId, by_loopback: bool) -> bool {
         Broker::is_owed_by(self, id, by_loopback)
+    }
+    /// Suppliers of softs know one broker, and tell it alone when they write no more: a client that leaves before
+    /// that cannot use those slots.
+    fn hand_over_time(&self) -> Duration {
+        Duration::from_secs(if self.had_softs_suppliers() { 10 } else { 1 })
     }
     fn handle_timeout(&mut self, now: Instant) {
         Broker::handle_timeout(self, now);

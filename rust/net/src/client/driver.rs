@@ -48,7 +48,7 @@ impl Client {
 
     /// Why there is no connection.
     pub fn connection_error(&self) -> Option<NetError> {
-        self.lock().link.error().cloned()
+        self.lock().link.error()
     }
 
     /// The log records since the last call.

@@ -45,6 +45,9 @@ impl PeerMachine for Machine {
     fn is_owed(&self) -> bool {
         StateMachine::is_owed(self)
     }
+    fn may_leave(&mut self, is_wanted: bool) -> bool {
+        StateMachine::may_leave(self, is_wanted)
+    }
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use softs_proto::wire::ControlStats;
 
 use crate::runtime::event_loop::{EventLoop, Limits};
 use crate::runtime::server_thread::ServerThread;
-use crate::transport::listener::Listener;
+use crate::runtime::standby::bind;
 use crate::transport::socket::KeepAlive;
 use crate::{Endpoint, NetError};
 
@@ -58,9 +58,10 @@ impl ControlHandle {
     /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`], [`NetError::PathTaken`], [`NetError::BadEndpoint`],
     /// [`NetError::Os`]. Nothing stays behind then.
     pub fn start(options: &ControlOptions) -> Result<Self, NetError> {
-        let bind = |endpoint| Listener::bind(endpoint, options.allow_remote, options.keep_alive);
-        let control = bind(&options.control)?;
-        let publication = bind(&options.publication)?;
+        let ends = [&options.control, &options.publication];
+        let ([control, publication], standby) = bind(ends, options.allow_remote, options.keep_alive)?;
+        let machine =
+            if options.control.hosts().nth(1).is_some() { Control::with_standbys() } else { Control::new() };
         let endpoints = (control.local_endpoint().to_owned(), publication.local_endpoint().to_owned());
         let limits = Limits {
             handshake_timeout: options.handshake_timeout,
@@ -68,7 +69,7 @@ impl ControlHandle {
             spin: Duration::ZERO,
         };
         let server = ServerThread::start("control", &endpoints.0, |state| {
-            EventLoop::new(Control::new(), [control, publication], limits, state)
+            Ok(EventLoop::new(machine, [control, publication], limits, state)?.standing_by(standby))
         })?;
         Ok(Self { server, endpoints })
     }

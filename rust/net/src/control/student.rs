@@ -139,7 +139,7 @@ impl ControlStudent {
 
     /// Why there is no connection; `None` while there is one, or before the first attempt.
     pub fn connection_error(&self) -> Option<NetError> {
-        self.shared.lock().link.error().cloned()
+        self.shared.lock().link.error()
     }
 
     /// Whether it was closed.

@@ -105,7 +105,7 @@ impl ControlSubscriber {
 
     /// Why there is no connection; `None` while there is one, or before the first attempt.
     pub fn connection_error(&self) -> Option<NetError> {
-        self.link().error().cloned()
+        self.link().error()
     }
 
     /// The log records since the last call.

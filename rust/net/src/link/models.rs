@@ -64,7 +64,7 @@ impl Models {
         broker.take_log();
         let silence = broker.machine.poll_silence(now)?;
         let why = match broker.error() {
-            Some(NetError::NoBroker { why, .. } | NetError::Lost { why, .. }) => why.clone(),
+            Some(NetError::NoBroker { why, .. } | NetError::Lost { why, .. }) => why,
             Some(error) => error.to_string(),
             None => silence,
         };

@@ -25,6 +25,7 @@ use super::log_queue::Throttle;
 use super::peer::Peer;
 use super::server_machine::ServerMachine;
 use super::server_state::ServerState;
+use super::standby::Standby;
 use crate::error::{NetError, os_text};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::listener::Listener;
@@ -75,6 +76,10 @@ pub(crate) struct EventLoop<M: ServerMachine> {
     had_tcp: bool,
     /// Hosts of which a peer was lost, for their next connections.
     silent_hosts: BTreeMap<IpAddr, Silence>,
+    standby: Option<Standby>,
+    serves: bool,
+    /// When the peers of a standby that no longer serves have to be gone.
+    hang_up_at: Option<Instant>,
     state: Arc<ServerState<M::Stats>>,
 }
 
@@ -102,8 +107,17 @@ impl<M: ServerMachine> EventLoop<M> {
             pulse: Pulse::default(),
             had_tcp: false,
             silent_hosts: BTreeMap::new(),
+            standby: None,
+            serves: true,
+            hang_up_at: None,
             state,
         })
+    }
+
+    /// Serves only while none of the brokers before this one does.
+    pub(crate) fn standing_by(mut self, standby: Option<Standby>) -> Self {
+        (self.serves, self.standby) = (standby.is_none(), standby);
+        self
     }
 
     /// Runs steps until the owner asks the loop to end.
@@ -142,6 +156,7 @@ impl<M: ServerMachine> EventLoop<M> {
     /// How long nothing will happen by itself; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
         let own = self.acceptor.poll_timeout().into_iter().chain(self.pulse.next_at());
+        let own = own.chain(self.standby.as_ref().map(Standby::next_at)).chain(self.hang_up_at);
         let next = own.chain(self.machine.poll_timeout()).min()?;
         // The kernel may count in whole milliseconds: rather late once than early many times.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
@@ -154,6 +169,7 @@ impl<M: ServerMachine> EventLoop<M> {
             !flags.intersects(EventFlags::HUP | EventFlags::RDHUP)
         });
         let [first, second] = M::SIDES;
+        self.stand_by(now);
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
@@ -174,6 +190,46 @@ impl<M: ServerMachine> EventLoop<M> {
         self.transmit(now);
         while let Some(record) = self.machine.poll_log() {
             self.state.log.push(record);
+        }
+    }
+
+    /// Begins to serve, or hands over to a broker before this one.
+    fn stand_by(&mut self, now: Instant) {
+        let Some(standby) = &mut self.standby else { return };
+        let serves = standby.turn(now);
+        standby.take_log().for_each(|record| self.state.log.push(record));
+        if serves != std::mem::replace(&mut self.serves, serves) {
+            let others = standby.others();
+            let what = if serves { "serves: nothing came from" } else { "stands by: it hears" };
+            let text = format!("{} {what} {others}", self.acceptor.endpoint());
+            self.state.log.push(LogRecord { level: Level::Warning, text });
+            self.hang_up_at = (!serves).then(|| now + self.machine.hand_over_time());
+            if serves {
+                self.admit(now);
+            }
+        }
+        if self.hang_up_at.is_some_and(|at| at <= now) {
+            self.hang_up_at = None;
+            let ids: Vec<_> = self.peers.ids().collect();
+            for id in ids {
+                if self.peers.get_mut(id).is_some_and(|peer| !peer.is_parked) {
+                    self.close(now, id, "");
+                }
+            }
+        }
+    }
+
+    /// Answers the greetings of all parked peers.
+    fn admit(&mut self, now: Instant) {
+        let deadline = self.acceptor.deadline(now);
+        let ids: Vec<_> = self.peers.ids().collect();
+        for id in ids {
+            let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.is_parked) else { continue };
+            (peer.is_parked, peer.deadline) = (false, Some(deadline));
+            // It was added when it was accepted, so there is nothing that could fail.
+            let _watched = epoll::modify(&self.epoll, &peer.fd, EventData::new_u64(id.0), READABLE);
+            self.acceptor.begin(id, deadline);
+            self.mark(id);
         }
     }
 
@@ -217,18 +273,25 @@ impl<M: ServerMachine> EventLoop<M> {
             self.had_tcp = true;
             peer.silence = self.silent_hosts.get(host).copied().unwrap_or_default();
         }
+        peer.is_parked = !self.serves;
+        let flags = if peer.is_parked { EventFlags::RDHUP } else { READABLE };
         let id = self.peers.insert(peer);
-        self.acceptor.begin(id, deadline);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let data = EventData::new_u64(id.0);
-        if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, READABLE) {
+        if let Err(error) = epoll::add(&self.epoll, &peer.fd, data, flags) {
             self.close(now, id, &os_text(error));
-            return;
+        } else if self.serves {
+            self.acceptor.begin(id, deadline);
+            self.mark(id);
         }
-        self.mark(id);
     }
 
     fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
+        if self.peers.get_mut(id).is_some_and(|peer| peer.is_parked) {
+            // All that is watched of it is its end.
+            self.close(now, id, "");
+            return;
+        }
         if flags.contains(EventFlags::OUT) {
             self.flush(now, id);
         }

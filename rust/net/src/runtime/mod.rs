@@ -9,5 +9,6 @@ mod peer;
 pub(crate) mod server_machine;
 pub(crate) mod server_state;
 pub(crate) mod server_thread;
+pub(crate) mod standby;
 
 pub use end_after::end_after;

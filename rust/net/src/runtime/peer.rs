@@ -24,6 +24,8 @@ pub(super) struct Peer<S> {
     pub(super) is_dirty: bool,
     /// Whether epoll waits for room in its socket.
     pub(super) is_blocked: bool,
+    /// Its greeting is not read: this broker does not serve.
+    pub(super) is_parked: bool,
 }
 
 impl<S> Peer<S> {
@@ -39,6 +41,7 @@ impl<S> Peer<S> {
             silence: Silence::default(),
             is_dirty: false,
             is_blocked: false,
+            is_parked: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a state machine offers to an event loop that serves many connections.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
 use softs_proto::broker::PeerId;
@@ -44,6 +44,10 @@ pub(crate) trait ServerMachine: Send + 'static {
     /// Whether a peer owes something: if it cannot be reached, its connection ends.
     fn is_owed_by(&self, _id: PeerId, _by_loopback: bool) -> bool {
         false
+    }
+    /// How long the peers of a standby may finish what is under way when a broker before it is back.
+    fn hand_over_time(&self) -> Duration {
+        Duration::ZERO
     }
     fn handle_timeout(&mut self, _now: Instant) {}
     fn poll_timeout(&self) -> Option<Instant> {

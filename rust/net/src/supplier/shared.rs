@@ -13,6 +13,8 @@ use softs_proto::wire::Message;
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 
 impl PeerMachine for Machine {
+    const WRITES: bool = true;
+
     fn handle_connected(&mut self, now: Instant, dialect: Dialect) {
         Machine::handle_connected(self, now, dialect);
     }
@@ -36,6 +38,9 @@ impl PeerMachine for Machine {
     }
     fn is_owed(&self) -> bool {
         Machine::has_leases(self)
+    }
+    fn may_leave(&mut self, _is_wanted: bool) -> bool {
+        !Machine::has_leases(self)
     }
 }
 

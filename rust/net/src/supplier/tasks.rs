@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use softs_proto::log::LogRecord;
+use softs_proto::standby::DOUBT_BEAT;
 use softs_shm::{CachePolicy, SegmentError, SlotView};
 
 use super::claimed_batch::{LaneTask, Sample};
@@ -176,10 +177,24 @@ impl Supplier {
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the slot of the present lease may still be written (invariant W3).
+    /// Whether the slot of the present lease may still be written (invariant W3). Waits until that is known where another
+    /// broker of the list has begun to serve: half a second at most.
     pub fn may_write(&self) -> bool {
-        let state = self.shared.lock();
-        state.link.machine.may_write(Instant::now()) && state.link.is_alive()
+        let mut is_first = true;
+        loop {
+            let now = Instant::now();
+            let mut state = self.shared.lock();
+            let may_write = state.link.may_write(now, std::mem::take(&mut is_first));
+            if !state.link.machine.may_write(now) {
+                return false;
+            }
+            if let Some(may_write) = may_write {
+                return may_write;
+            }
+            let waitable = state.link.waitable();
+            drop(state);
+            waitable.wait(now, Some(DOUBT_BEAT), None);
+        }
     }
 
     /// The log records since the last call.
@@ -192,7 +207,7 @@ impl Supplier {
 
     /// Why there is no connection.
     pub fn connection_error(&self) -> Option<NetError> {
-        self.shared.lock().link.error().cloned()
+        self.shared.lock().link.error()
     }
 
     /// Sends GOODBYE, leaves all lanes, and makes [`Supplier::next`] return `None`. The connection stays up until

@@ -1,5 +1,6 @@
-//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost. No
-//! step of it waits for anything.
+//! A peer's link to its broker: connects, runs a state machine, and connects again when the connection was lost. Where its
+//! endpoint has several hosts, it connects to all of them, and uses the one that [`Choice`] names. No step of it waits for
+//! anything.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,19 +11,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softs_proto::Dialect;
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::silence::{Pulse, Sign, Silence};
+use softs_proto::standby::{Choice, DOUBT_BEAT};
 use softs_proto::wire::Message;
 use softs_proto::zmtp::{Event, Role};
 
 use crate::error::NetError;
-use crate::transport::backoff::Backoff;
-use crate::transport::connecting::Connecting;
 use crate::transport::connection::Connection;
+use crate::transport::dial::Dial;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::nonce::nonce;
 use crate::transport::spin::{self, Spin};
 
-/// An address of a TCP endpoint that has not answered for so long is given up.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Without a broker, a host that has not answered a greeting for so long is connected to again: it may have restarted.
+const GREETING_PATIENCE: Duration = Duration::from_secs(1);
 /// A read that returns less than this has emptied the socket.
 const FULL_READ: usize = 32 << 10;
 
@@ -30,6 +30,8 @@ const FULL_READ: usize = 32 << 10;
 pub(crate) trait PeerMachine {
     /// What the peer is to the broker.
     const ROLE: Role = Role::Dealer;
+    /// Whether it writes to slots of others.
+    const WRITES: bool = false;
 
     fn handle_connected(&mut self, now: Instant, dialect: Dialect);
     fn handle_disconnected(&mut self);
@@ -42,20 +44,23 @@ pub(crate) trait PeerMachine {
     fn is_owed(&self) -> bool {
         false
     }
+    /// Whether nothing is under way at the broker, so that it can be left for one before it in the list. While that is
+    /// wanted, nothing new should begin.
+    fn may_leave(&mut self, _is_wanted: bool) -> bool {
+        true
+    }
 }
 
-/// A state machine and its connection.
+/// A state machine and its connections.
 #[derive(Debug)]
 pub(crate) struct BrokerLink<M> {
     pub(crate) machine: M,
     endpoint: Endpoint,
-    connection: Option<Connected>,
-    connecting: Option<Connecting>,
-    /// When the next attempt to connect begins, where there is neither a connection nor an attempt.
-    attempt_at: Instant,
-    backoff: Backoff,
-    /// Why there is no connection.
-    error: Option<NetError>,
+    /// One for each host of the endpoint.
+    dials: Vec<Dial>,
+    choice: Choice,
+    /// Of a broker that is doubted.
+    doubt: Pulse,
     message: Message,
     spin: Spin,
     pulse: Pulse,
@@ -64,6 +69,8 @@ pub(crate) struct BrokerLink<M> {
     fence: Option<Fence>,
     /// A connection was lost since the fence was run.
     fence_due: bool,
+    /// The machine knows of the current broker.
+    is_started: bool,
 }
 
 /// What must have succeeded after a connection was lost before the next one is used.
@@ -75,16 +82,9 @@ impl std::fmt::Debug for Fence {
     }
 }
 
-#[derive(Debug)]
-struct Connected {
-    connection: Connection,
-    unwritten: bool,
-    ready: bool,
-}
-
-/// What to wait for: the socket, if there is one, and a moment.
+/// What to wait for: the sockets, and a moment.
 pub(crate) struct Waitable {
-    socket: Option<(Arc<OwnedFd>, bool)>,
+    sockets: Vec<(Arc<OwnedFd>, bool)>,
     until: Option<Instant>,
     /// How long to spin before blocking.
     pub(crate) spin: Duration,
@@ -92,15 +92,13 @@ pub(crate) struct Waitable {
 
 impl<M: PeerMachine> BrokerLink<M> {
     pub(crate) fn new(machine: M, endpoint: Endpoint, now: Instant, spin: Duration) -> Self {
+        let dials: Vec<_> = endpoint.hosts().map(|host| Dial::new(host, M::ROLE, now)).collect();
         Self {
             machine,
             endpoint,
-            connection: None,
-            connecting: None,
-            attempt_at: now,
-            // A system without random numbers still has different processes.
-            backoff: Backoff::new(nonce().unwrap_or_else(|_| u64::from(std::process::id()))),
-            error: None,
+            choice: Choice::new(dials.len(), M::WRITES),
+            dials,
+            doubt: Pulse::every(DOUBT_BEAT),
             message: Message::new(),
             spin: Spin::new(spin),
             pulse: Pulse::default(),
@@ -108,6 +106,7 @@ impl<M: PeerMachine> BrokerLink<M> {
             log: VecDeque::new(),
             fence: None,
             fence_due: false,
+            is_started: false,
         }
     }
 
@@ -122,18 +121,51 @@ impl<M: PeerMachine> BrokerLink<M> {
         &self.endpoint
     }
 
-    /// Why there is no connection; `None` while there is one, or before the first attempt.
-    pub(crate) fn error(&self) -> Option<&NetError> {
-        self.error.as_ref()
+    /// Why there is no broker; `None` while there is one, or before the first attempt.
+    pub(crate) fn error(&self) -> Option<NetError> {
+        if self.choice.current().is_some() {
+            return None;
+        }
+        let error = self.dials.iter().find_map(Dial::error)?;
+        let waiting: Vec<_> = self.dials.iter().filter(|dial| dial.is_unanswered()).collect();
+        let [first, ..] = waiting[..] else { return Some(error.clone()) };
+        let (endpoint, standby) = (self.endpoint.to_string(), first.endpoint());
+        let why = format!(
+            "{error}; {standby} does not serve: it hears a broker before it in the list, or is starting"
+        );
+        Some(NetError::NoBroker { endpoint, why })
     }
 
     /// Asks the kernel whether the broker is still there.
     pub(crate) fn is_alive(&self) -> bool {
-        self.connection.as_ref().is_some_and(|c| c.connection.is_alive())
+        let connection = self.choice.current().and_then(|host| self.dials[host].connection.as_ref());
+        connection.is_some_and(Connection::is_alive)
+    }
+
+    /// Whether what the broker has leased may be written; `None` if that shows later (see [`Choice::may_write`]), in another
+    /// call of which it is not the first.
+    pub(crate) fn may_write(&mut self, now: Instant, is_first: bool) -> Option<bool> {
+        if self.dials.len() > 1 {
+            self.turn(now);
+        }
+        let connection = self.choice.current().and_then(|host| self.dials[host].connection.as_mut());
+        match connection.filter(|connection| connection.is_alive()) {
+            None => Some(false),
+            // A broker of softs cannot be asked.
+            Some(connection) if !connection.answers_pings() => Some(true),
+            Some(connection) => {
+                if is_first && self.choice.ask() {
+                    connection.ping();
+                    self.transmit(now);
+                }
+                self.choice.may_write()
+            }
+        }
     }
 
     pub(crate) fn take_log(&mut self) -> Vec<LogRecord> {
         let mut records: Vec<_> = self.log.drain(..).collect();
+        records.extend(self.dials.iter_mut().flat_map(|dial| dial.log.drain(..)));
         while let Some(record) = self.machine.poll_log() {
             records.push(record);
         }
@@ -142,37 +174,43 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     /// Connects if it is time, reads what has arrived, writes what is due. Never blocks.
     pub(crate) fn turn(&mut self, now: Instant) {
-        if self.connection.is_none() {
-            self.connect(now);
+        // The others first: what they say may be a reason to ask the current one.
+        let current = self.choice.current();
+        for host in (0..self.dials.len()).filter(|host| current != Some(*host)) {
+            self.approach(now, host);
         }
-        if let Err(error) = self.exchange(now) {
-            self.lose(now, error);
+        if let Some(host) = current
+            && let Err(error) = self.exchange(now, host)
+        {
+            self.lose(now, host, error);
         }
+        if self.dials.len() > 1 {
+            self.leave();
+        }
+        self.choose(now);
     }
 
     /// Writes what is due, without reading.
     pub(crate) fn transmit(&mut self, now: Instant) {
-        if let Err(error) = self.write(now) {
-            self.lose(now, error);
+        if let Some(host) = self.choice.current()
+            && let Err(error) = self.write(now, host)
+        {
+            self.lose(now, host, error);
         }
     }
 
     /// What a thread should wait for before the next turn.
     pub(crate) fn waitable(&self) -> Waitable {
-        let (socket, connect_at) = match (&self.connection, &self.connecting) {
-            (Some(c), _) => (Some((c.connection.socket(), c.unwritten)), None),
-            (None, Some(attempt)) => (attempt.waitable(), attempt.deadline()),
-            (None, None) => (None, Some(self.attempt_at)),
-        };
-        let until =
-            [connect_at, self.machine.poll_timeout(), self.pulse.next_at()].into_iter().flatten().min();
-        Waitable { socket, until, spin: Duration::ZERO }
+        let (sockets, dues): (Vec<_>, Vec<_>) = self.dials.iter().map(Dial::waitable).unzip();
+        let own = [self.machine.poll_timeout(), self.pulse.next_at(), self.doubt.next_at()];
+        let until = dues.into_iter().chain(own).flatten().min();
+        Waitable { sockets: sockets.into_iter().flatten().collect(), until, spin: Duration::ZERO }
     }
 
     /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
     /// has paid off lately. What [`Waitable::wait`] returns goes to [`Self::waited`].
     pub(crate) fn spinning_waitable(&mut self) -> Waitable {
-        let spin = if self.connection.is_some() { self.spin.budget() } else { Duration::ZERO };
+        let spin = if self.choice.current().is_some() { self.spin.budget() } else { Duration::ZERO };
         Waitable { spin, ..self.waitable() }
     }
 
@@ -184,92 +222,117 @@ impl<M: PeerMachine> BrokerLink<M> {
     }
 
     pub(crate) fn close(&mut self) {
-        self.connecting = None;
-        if self.connection.take().is_some() {
-            self.fence_due = true;
-            self.machine.handle_disconnected();
+        if let Some(host) = self.choice.current() {
+            self.abandon(host);
+        }
+        self.dials.iter_mut().for_each(Dial::drop_connection);
+    }
+
+    /// Goes on towards a broker that is not used.
+    fn approach(&mut self, now: Instant, host: usize) {
+        let (n_hosts, dial) = (self.dials.len(), &mut self.dials[host]);
+        let was_ready = dial.ready().is_some();
+        if n_hosts > 1 && self.choice.current().is_none() && dial.is_overdue(now, GREETING_PATIENCE) {
+            dial.drop_connection();
+        }
+        dial.turn(now);
+        match (was_ready, dial.ready().is_some()) {
+            (false, true) => self.choice.handle_ready(host),
+            (true, false) => self.choice.handle_lost(host),
+            _ => {}
         }
     }
 
-    /// Begins an attempt to connect, or goes on with it.
-    fn connect(&mut self, now: Instant) {
-        if self.connecting.is_none() && now < self.attempt_at {
-            return;
+    /// Leaves the broker for one before it, if nothing is under way here.
+    fn leave(&mut self) {
+        let Some(host) = self.choice.current() else { return };
+        let is_wanted = self.choice.wants_to_leave();
+        if self.machine.may_leave(is_wanted) && is_wanted {
+            let text =
+                format!("leaves the broker at {}: one before it serves again", self.dials[host].endpoint());
+            self.log.push_back(LogRecord { level: Level::Info, text });
+            self.abandon(host);
         }
-        let attempt =
-            self.connecting.get_or_insert_with(|| Connecting::begin(&self.endpoint, CONNECT_TIMEOUT, now));
-        let Some(outcome) = attempt.poll(now) else {
-            if let Some(error) = attempt.is_slow(now).filter(|_| self.error.is_none()) {
-                self.report(&error);
-                self.error = Some(error);
+    }
+
+    /// Uses the first broker that serves, where there is none.
+    fn choose(&mut self, now: Instant) {
+        if self.choice.current().is_none() && self.doubt.beat(now, self.choice.is_unsure()) {
+            self.choice.beat();
+        }
+        while let Some(host) = self.choice.choose() {
+            let started = self.start(now, host).and_then(|()| self.exchange(now, host));
+            if let Err(error) = started {
+                self.lose(now, host, error);
             }
-            return;
-        };
-        self.connecting = None;
-        match outcome {
-            Ok(socket) => {
-                let connection = Connection::over(socket, M::ROLE, &self.endpoint);
-                self.connection = Some(Connected { connection, unwritten: true, ready: false });
-                self.silence.heard();
-            }
-            Err(error) => self.lose(now, error),
         }
     }
 
-    fn exchange(&mut self, now: Instant) -> Result<(), NetError> {
-        self.read(now)?;
-        self.check_silent(now)?;
-        self.write(now)
+    fn start(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
+        let Some(dialect) = self.dials[host].ready() else { return Ok(()) };
+        if let Some(Fence(run)) = self.fence.as_mut().filter(|_| self.fence_due) {
+            run()?;
+        }
+        self.fence_due = false;
+        self.dials[host].note_used();
+        self.is_started = true;
+        self.silence.heard();
+        self.log.push_back(LogRecord {
+            level: Level::Info,
+            text: format!("connected to the broker at {}", self.dials[host].endpoint()),
+        });
+        self.machine.handle_connected(now, dialect);
+        Ok(())
     }
 
-    /// Has a PING sent to a broker that owes something and is silent; the error is that it cannot be reached.
-    fn check_silent(&mut self, now: Instant) -> Result<(), NetError> {
-        let connected = self.connection.as_mut().filter(|c| c.connection.answers_pings());
+    fn exchange(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
+        self.read(now, host)?;
+        self.check_silent(now, host)?;
+        self.write(now, host)
+    }
+
+    /// Has a PING sent to a broker that owes something, or is doubted, and is silent; the error is that it cannot be
+    /// reached.
+    fn check_silent(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
+        let connected = self.dials[host].connection.as_mut().filter(|c| c.answers_pings());
         let is_owed = connected.is_some() && self.machine.is_owed();
         let is_due = self.pulse.beat(now, is_owed);
-        let Some(Connected { connection, .. }) = connected else { return Ok(()) };
+        let is_doubt_due = self.doubt.beat(now, connected.is_some() && self.choice.is_unsure());
+        let Some(connection) = connected else { return Ok(()) };
+        let mut signs = [Sign::Heard; 2];
         if !is_owed {
             self.silence.heard();
         } else if is_due {
-            match self.silence.beat() {
-                Sign::Heard => {}
-                Sign::Silent => connection.ping(),
-                Sign::Lost => {
-                    let why = "it does not answer; its host is cut off, or stands still";
-                    return Err(connection.lost(why.to_owned()));
-                }
-            }
+            signs[0] = self.silence.beat();
+        }
+        if is_doubt_due {
+            signs[1] = self.choice.beat();
+        }
+        if signs.contains(&Sign::Lost) {
+            let why = "it does not answer; its host is cut off, or stands still";
+            self.choice.handle_lost(host);
+            return Err(connection.lost(why.to_owned()));
+        }
+        if signs.contains(&Sign::Silent) {
+            connection.ping();
         }
         Ok(())
     }
 
-    fn read(&mut self, now: Instant) -> Result<(), NetError> {
-        let Some(connected) = &mut self.connection else { return Ok(()) };
+    fn read(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
+        let Some(connection) = &mut self.dials[host].connection else { return Ok(()) };
         loop {
-            let received = connected.connection.receive();
+            let received = connection.receive();
             if !matches!(received, Ok(0)) {
                 self.silence.heard();
+                self.choice.heard();
             }
             // What arrived before the end is still good.
-            while let Some(event) = connected.connection.poll()? {
+            while let Some(event) = connection.poll()? {
                 match event {
-                    Event::Ready { dialect, .. } => {
-                        if let Some(Fence(run)) = self.fence.as_mut().filter(|_| self.fence_due) {
-                            run()?;
-                        }
-                        self.fence_due = false;
-                        connected.ready = true;
-                        self.backoff.reset();
-                        self.error = None;
-                        self.log.push_back(LogRecord {
-                            level: Level::Info,
-                            text: format!("connected to the broker at {}", self.endpoint.as_str()),
-                        });
-                        self.machine.handle_connected(now, dialect);
-                    }
                     Event::Message(frames) => self.machine.handle_message(now, frames.as_slice()),
-                    // Only publishers receive these.
-                    Event::Subscription { .. } => {}
+                    // Of the handshake, which is over; and only publishers receive the other.
+                    Event::Ready { .. } | Event::Subscription { .. } => {}
                 }
             }
             if received? < FULL_READ {
@@ -278,38 +341,42 @@ impl<M: PeerMachine> BrokerLink<M> {
         }
     }
 
-    fn write(&mut self, now: Instant) -> Result<(), NetError> {
-        let Some(connected) = &mut self.connection else { return Ok(()) };
-        // The codec may have something to send of its own: handshake, PONG. What the socket does not take yet stays with
-        // the machine, which knows what of it is still of use later.
-        let mut is_written = connected.connection.flush()?;
-        if is_written && connected.ready && self.machine.wants_transmit(now) {
+    fn write(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
+        let dial = &mut self.dials[host];
+        let Some(connection) = &mut dial.connection else { return Ok(()) };
+        // The codec may have something to send of its own, PONG. What the socket does not take yet stays with the
+        // machine, which knows what of it is still of use later.
+        let mut is_written = connection.flush()?;
+        if is_written && self.machine.wants_transmit(now) {
             while self.machine.poll_transmit(now, &mut self.message) {
-                connected.connection.send(&self.message);
+                connection.send(&self.message);
             }
-            is_written = connected.connection.flush()?;
+            is_written = connection.flush()?;
         }
-        connected.unwritten = !is_written;
+        dial.unwritten = !is_written;
         Ok(())
     }
 
-    fn lose(&mut self, now: Instant, error: NetError) {
-        let was_ready = self.connection.take().is_some_and(|c| c.ready);
-        if was_ready {
+    /// The connection to the current broker has ended.
+    fn lose(&mut self, now: Instant, host: usize, error: NetError) {
+        self.dials[host].lose(now, error);
+        self.choice.handle_broken(host);
+        self.end();
+    }
+
+    /// Ends the connection to the current broker.
+    fn abandon(&mut self, host: usize) {
+        self.dials[host].drop_connection();
+        self.choice.handle_lost(host);
+        self.end();
+    }
+
+    /// The machine has no broker any more, if it had one.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_started) {
             self.fence_due = true;
             self.machine.handle_disconnected();
         }
-        // One line when the state changes, not one per attempt.
-        if was_ready || self.error.is_none() {
-            self.report(&error);
-        }
-        self.error = Some(error);
-        self.attempt_at = now + self.backoff.after_failure();
-    }
-
-    fn report(&mut self, error: &NetError) {
-        let text = format!("{error}; trying again until it is there");
-        self.log.push_back(LogRecord { level: Level::Warning, text });
     }
 }
 
@@ -326,9 +393,8 @@ impl Waitable {
         let timeout = [limit, until_moment].into_iter().flatten().min();
         let spin = self.spin.min(timeout.unwrap_or(Duration::MAX));
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let socket = self.socket();
         let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
-        let mut fds: Vec<_> = socket.into_iter().chain(wake).collect();
+        let mut fds: Vec<_> = self.sockets().chain(wake).collect();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let found = (!spin.is_zero())
             .then(|| spin::spin_until(spin, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
@@ -342,7 +408,7 @@ impl Waitable {
     /// Whether the socket has something, or takes what waits to be written.
     pub(crate) fn is_ready(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds: Vec<_> = self.socket().into_iter().collect();
+        let mut fds: Vec<_> = self.sockets().collect();
         !fds.is_empty() && poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
@@ -357,17 +423,16 @@ impl Waitable {
         let until_moment = self.until.map_or(limit, |at| at.saturating_duration_since(now).min(limit));
         let timeout = Timespec::try_from(until_moment).ok();
         let also = also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let socket = self.socket();
-        let n_before = usize::from(socket.is_some());
-        let mut fds: Vec<_> = socket.into_iter().chain(also).collect();
+        let n_before = self.sockets.len();
+        let mut fds: Vec<_> = self.sockets().chain(also).collect();
         // An interrupted wait is a short one: the caller checks again anyway.
         let _ = poll(&mut fds, timeout.as_ref());
         fds[n_before..].iter().any(|fd| !fd.revents().is_empty())
     }
 
-    /// The socket, and what to wait for.
-    pub(crate) fn socket(&self) -> Option<PollFd<'_>> {
-        self.socket.as_ref().map(|(fd, unwritten)| {
+    /// The sockets, and what to wait for.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.sockets.iter().map(|(fd, unwritten)| {
             let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
             PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN | out)
         })

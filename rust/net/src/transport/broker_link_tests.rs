@@ -115,7 +115,7 @@ fn a_broker_that_was_given_up_is_given_twice_as_long() {
         given.push(beats);
         let (other, broker) = connected(true, now);
         brokers.push(broker);
-        link.connection = other.connection;
+        (link.dials, link.choice, link.is_started) = (other.dials, other.choice, true);
         link.machine.is_connected = true;
     }
     assert_eq!(given, [6, 12]);

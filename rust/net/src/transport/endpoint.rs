@@ -1,4 +1,5 @@
-//! Endpoints: `ipc://path`, `ipc://@abstract`, `ipc://*`, `tcp://host:port`, `tcp://[v6]:port`, `tcp://*:port`.
+//! Endpoints: `ipc://path`, `ipc://@abstract`, `ipc://*`, `tcp://host:port`, `tcp://[v6]:port`, `tcp://*:port`, and
+//! `tcp://host:port,host2:port`, the places of a broker and its standbys.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +17,10 @@ pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     text: String,
+    /// Of the first host.
     address: Address,
+    /// All hosts, where there are several.
+    several: Vec<Endpoint>,
 }
 
 /// The parts of an endpoint.
@@ -63,6 +67,12 @@ impl Endpoint {
         matches!(self.address, Address::Tcp { host: Host::Name(_), .. })
     }
 
+    /// The endpoints of its hosts, at least one: where the broker is, and then where its standbys are.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = Self> {
+        let only = self.several.is_empty().then(|| self.clone());
+        only.into_iter().chain(self.several.iter().cloned())
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
@@ -92,7 +102,11 @@ impl Endpoint {
 
     /// The endpoint of a path that was chosen at bind.
     pub(crate) fn from_path(path: &Path) -> Self {
-        Self { text: format!("ipc://{}", path.display()), address: Address::Path(path.to_owned()) }
+        Self {
+            text: format!("ipc://{}", path.display()),
+            address: Address::Path(path.to_owned()),
+            several: Vec::new(),
+        }
     }
 }
 
@@ -107,6 +121,14 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, NetError> {
         let bad = |why: &str| NetError::bad_endpoint(text, why);
+        if text.contains(",tcp://") || text.contains(",ipc://") {
+            return Err(bad(
+                "several hosts are written tcp://host:port,host2:port; a broker on ipc has no standby",
+            ));
+        }
+        if let Some(rest) = text.strip_prefix("tcp://").filter(|rest| rest.contains(',')) {
+            return Self::of_several(text, rest);
+        }
         let address = if let Some(path) = text.strip_prefix("ipc://") {
             parse_ipc(path).map_err(|why| bad(&why))?
         } else if let Some(rest) = text.strip_prefix("tcp://") {
@@ -118,7 +140,27 @@ impl FromStr for Endpoint {
         } else {
             return Err(bad("must start with ipc:// or tcp://"));
         };
-        Ok(Self { text: text.to_owned(), address })
+        Ok(Self { text: text.to_owned(), address, several: Vec::new() })
+    }
+}
+
+impl Endpoint {
+    fn of_several(text: &str, rest: &str) -> Result<Self, NetError> {
+        let bad = |why: String| NetError::bad_endpoint(text, why);
+        let mut several: Vec<Self> = Vec::new();
+        for host in rest.split(',') {
+            let address = parse_tcp(host).map_err(|why| bad(format!("{host:?}: {why}")))?;
+            if matches!(address, Address::Tcp { host: Host::Any, .. } | Address::Tcp { port: 0, .. }) {
+                return Err(bad(format!(
+                    "{host:?}: each of several hosts needs a name or number, and a port"
+                )));
+            }
+            if several.iter().any(|other| other.address == address) {
+                return Err(bad(format!("{host:?} is named twice")));
+            }
+            several.push(Self { text: format!("tcp://{host}"), address, several: Vec::new() });
+        }
+        Ok(Self { text: text.to_owned(), address: several[0].address.clone(), several })
     }
 }
 
@@ -193,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn several_hosts_are_endpoints_of_their_own_in_the_order_of_the_list() {
+        let hosts = |text: &str| {
+            let endpoint: Endpoint = text.parse().unwrap();
+            endpoint.hosts().map(|host| host.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts("tcp://b:1,[::1]:2,a:1"), ["tcp://b:1", "tcp://[::1]:2", "tcp://a:1"]);
+        assert_eq!(hosts("tcp://a:1"), ["tcp://a:1"]);
+        assert_eq!(hosts("ipc:///tmp/a,b"), ["ipc:///tmp/a,b"]);
+    }
+
+    #[test]
     fn a_bad_endpoint_is_named_in_its_error() {
         let long = format!("ipc:///tmp/{}", "x".repeat(MAX_SOCKET_PATH_BYTES));
         for (text, why) in [
@@ -214,6 +267,13 @@ mod tests {
             ("tcp://[::1:80", "not closed"),
             ("tcp://[nope]:80", "no IPv6"),
             ("tcp://a b:80", "no host name"),
+            ("tcp://a:80,b", "\"b\": must be tcp://host:port"),
+            ("tcp://a:80,", "port is missing"),
+            ("tcp://a:80,*:80", "needs a name"),
+            ("tcp://a:80,b:*", "needs a name"),
+            ("tcp://a:80,a:80", "named twice"),
+            ("tcp://a:80,tcp://b:80", "written tcp://host:port,host2:port"),
+            ("ipc:///tmp/a,ipc:///tmp/b", "no standby"),
         ] {
             let error = text.parse::<Endpoint>().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(&format!("{text:?}")), "{text:?}: {error}");

@@ -5,6 +5,7 @@ pub(crate) mod backoff;
 pub(crate) mod broker_link;
 pub(crate) mod connecting;
 pub(crate) mod connection;
+pub(crate) mod dial;
 pub(crate) mod endpoint;
 pub(crate) mod listener;
 pub(crate) mod nonce;

@@ -17,6 +17,7 @@ impl<L: Lanes> Client<L> {
             self.handle_disconnected();
         }
         self.dialect = Some(dialect);
+        self.is_leaving = false;
         self.peer_id = None;
         self.requests.say_hello();
         self.medium_due = dialect == Dialect::Native && self.config.medium != MediumProfile::default();
@@ -38,6 +39,13 @@ impl<L: Lanes> Client<L> {
     #[must_use]
     pub fn is_owed(&self) -> bool {
         !self.sent.is_empty()
+    }
+
+    /// Whether the broker has no order of this client, so that no supplier there writes to its slots. While it `is_leaving`,
+    /// it sends no more of them.
+    pub fn may_leave(&mut self, is_leaving: bool) -> bool {
+        self.is_leaving = is_leaving;
+        self.sent.is_empty()
     }
 
     /// A message of the broker.
@@ -169,6 +177,7 @@ impl<L: Lanes> Client<L> {
             return true;
         }
         match dialect {
+            _ if self.is_leaving => false,
             Dialect::Native if self.announce_due => {
                 self.encode_announcement(now, out);
                 true

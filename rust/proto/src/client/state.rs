@@ -78,6 +78,8 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) announce_due: bool,
     /// MEDIUM is due, before HELLO.
     pub(super) medium_due: bool,
+    /// Orders wait for another broker.
+    pub(super) is_leaving: bool,
     /// Until then orders wait for the broker to report the suppliers of what was announced.
     pub(super) supply_due: Option<Instant>,
     pub(super) quarantine: Quarantine,
@@ -133,6 +135,7 @@ impl<L: Lanes> Client<L> {
             announced: Vec::new(),
             announce_due: false,
             medium_due: false,
+            is_leaving: false,
             supply_due: None,
             quarantine: Quarantine::default(),
             owed: VecDeque::new(),

@@ -47,6 +47,11 @@ pub struct Control {
     published: Option<Arc<SharedMessage>>,
     /// Whether a leader, here or on a followed host, has set a model in the life of this broker: that is newer than whatever students remember.
     is_set: bool,
+    /// Whether another broker may have served meanwhile where this one has no student.
+    has_standbys: bool,
+    /// All students were gone, and none has said yet whether the model is still the newest: new subscribers wait for that, as
+    /// at a broker that was restarted.
+    is_withheld: bool,
     /// The nonce of the last SET_MODEL that was carried out, and its generation.
     last_set: Option<(u64, u64)>,
     ranks: RankRegistry,
@@ -71,6 +76,12 @@ impl Control {
         Self::default()
     }
 
+    /// A channel that is one of several, of which one serves at a time.
+    #[must_use]
+    pub fn with_standbys() -> Self {
+        Self { has_standbys: true, ..Self::default() }
+    }
+
     /// A peer has completed its handshake.
     pub fn handle_connected(&mut self, peer: PeerId, endpoint: Endpoint) {
         if endpoint == Endpoint::Publication {
@@ -82,6 +93,9 @@ impl Control {
     pub fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
         if let Some(rank) = self.ranks.leave(peer) {
             self.tell(Level::Info, format!("{} has gone", student(rank)));
+            // Where it has gone to it may set another model.
+            self.is_set &= !(self.has_standbys && rank == LEADER);
+            self.is_withheld |= self.has_standbys && self.ranks.ranks().next().is_none();
             self.tell_links();
         }
         self.links.leave(peer);
@@ -104,7 +118,8 @@ impl Control {
 
     /// A subscriber wants what starts with `prefix`, or wants it no more.
     pub fn handle_subscription(&mut self, now: Instant, peer: PeerId, wanted: bool, prefix: &[u8]) {
-        self.subscriptions.subscribe(peer, wanted, prefix, self.model.is_some());
+        let has_model = self.model.is_some() && !self.is_withheld;
+        self.subscriptions.subscribe(peer, wanted, prefix, has_model);
         self.review(now);
     }
 
@@ -220,6 +235,8 @@ impl Control {
             let text = format!("{} remembers {}", student(rank), name(known));
             self.tell(Level::Info, text);
             self.publish(known.into(), true);
+        } else if std::mem::take(&mut self.is_withheld) && self.model.is_some() {
+            self.subscriptions.publish(Topic::Model);
         }
         if is_new && rank == LEADER {
             // A STOP of a leader before this one does not hold any more.
@@ -327,7 +344,7 @@ impl Control {
     }
 
     fn publish(&mut self, model: Model, is_own: bool) {
-        (self.model, self.is_own) = (Some(model), is_own);
+        (self.model, self.is_own, self.is_withheld) = (Some(model), is_own, false);
         self.published = None;
         self.subscriptions.publish(Topic::Model);
     }
@@ -341,7 +358,7 @@ impl Control {
     fn tell_link(&mut self, peer: PeerId) {
         let (mut message, leader) = (Message::new(), self.ranks.leader_id());
         LinkedState {
-            model: self.model.as_ref().map(Model::as_ref),
+            model: self.model.as_ref().filter(|_| !self.is_withheld).map(Model::as_ref),
             is_own: self.is_own,
             leader,
             stop: self.stop,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use softs_proto::control::Endpoint;
+use softs_proto::control::{Control, Endpoint};
 use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
 use softs_proto::wire::{ControlReply, ControlRequest, Message};
 
@@ -297,6 +297,34 @@ fn the_word_of_a_leader_wins_over_what_is_remembered() {
         channel.set(leader, "b"),
         [(worker, Received::Model(2, "b".into())), (leader, Received::Set(2))]
     );
+}
+
+#[test]
+fn a_broker_of_several_does_not_go_back_to_a_model_from_before_its_students_were_elsewhere() {
+    let mut channel = Channel { machine: Control::with_standbys(), ..Channel::new() };
+    let (leader, _) = channel.student(0, 1, None);
+    let (follower, _) = channel.student(1, 2, None);
+    channel.set(leader, "old");
+    channel.leave(leader);
+    // A student that stays answers for the model.
+    let worker = channel.subscribe(b"");
+    assert_eq!(channel.received(), [(worker, Received::Model(1, "old".into()))]);
+    channel.leave(follower);
+    // All are elsewhere, where the leader sets another one. Then the workers are back first.
+    channel.leave(worker);
+    let worker = channel.subscribe(b"");
+    assert_eq!(channel.received(), []);
+    let (leader, answer) = channel.student(0, 1, Some(model(2, "new")));
+    assert_eq!(answer, seat(3, 2, "new"));
+    channel.leave(worker);
+    let late = channel.subscribe(b"");
+    assert_eq!(channel.received(), [(late, Received::Model(2, "new".into()))]);
+    // Nothing was set elsewhere: whichever student is back first says so.
+    channel.leave(leader);
+    channel.subscribe(b"");
+    assert_eq!(channel.received(), []);
+    channel.connect(Endpoint::Control);
+    assert_eq!(channel.student(1, 2, Some(model(2, "new"))).1, seat(4, 2, "new"));
 }
 
 #[test]

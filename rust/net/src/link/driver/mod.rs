@@ -295,7 +295,7 @@ impl Driver {
         let mut fds = vec![reading(self.epoll.as_fd())];
         fds.extend(self.ingresses.wake_ups().chain(lanes.iter().flat_map(LaneSleep::fds)).map(reading));
         let n_lanes = fds.len();
-        fds.extend(brokers.iter().filter_map(Waitable::socket));
+        fds.extend(brokers.iter().flat_map(Waitable::sockets));
         let n_brokers = fds.len();
         fds.extend(dials.iter().map(|(fd, is_write)| {
             PollFd::from_borrowed_fd(fd.as_fd(), if *is_write { PollFlags::OUT } else { PollFlags::IN })
