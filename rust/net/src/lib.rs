@@ -5,6 +5,7 @@
 //! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
 //! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
 //! * [`HostLink`]: samples from and to other hosts.
+//! * [`tls`]: encryption of links and flows.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`end_after`]: ends this process after another one.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
@@ -22,6 +23,7 @@ mod lanes;
 pub mod link;
 mod runtime;
 pub mod supplier;
+pub mod tls;
 mod transport;
 mod waited;
 

@@ -15,7 +15,7 @@ use super::refused::raw;
 use super::wire::Wire;
 use crate::link::connection::Connection;
 use crate::link::encrypted::Encrypted;
-use crate::link::tls::{HANDSHAKE_BYTES, Session};
+use crate::tls::{HANDSHAKE_BYTES, Service, Session};
 
 const TLS: Speech = Speech::Tls(TOKEN);
 const FOREIGN: Speech = Speech::Tls(OTHER_TOKEN);
@@ -162,7 +162,7 @@ fn only_a_peer_that_was_late_is_said_to_be() {
 fn a_handshake_that_is_not_ended_in_time_is_closed_and_named() {
     let remote = Remote::new(TLS, 64);
     let mut silent = raw(&remote.link);
-    let mut hello = Session::dial(&credentials(&[TOKEN]), SystemTime::now()).unwrap();
+    let mut hello = Session::dial(&credentials(&[TOKEN]), Service::Link, SystemTime::now()).unwrap();
     silent.write_all(hello.output()).unwrap();
     hello.advance(usize::MAX);
     // The answer, and then the end, after 10 s.
