@@ -106,13 +106,14 @@ impl<M: StreamMachine> Connections<M> {
             && (has_ended || self.machine.wants_bytes(id))
         {
             let machine = &mut self.machine;
-            let (n, is_emptied) = match connection.channel.read(buffer, &mut |bytes| machine.receive(id, bytes)) {
-                Ok(read) => read,
-                // Frames say whether something is missing, so that TLS has not told the end as well tells nothing more.
-                Err(Over::Closed | Over::Failed(TlsError::Truncated)) => return Some(End::Ordinary),
-                Err(Over::Failed(error)) => return Some(End::Lost(error.to_string())),
-                Err(Over::Os(error)) => return Some(End::Lost(os_text(error))),
-            };
+            let (n, is_emptied) =
+                match connection.channel.read(buffer, &mut |bytes| machine.receive(id, bytes)) {
+                    Ok(read) => read,
+                    // Frames say whether something is missing, so that TLS has not told the end as well tells nothing more.
+                    Err(Over::Closed | Over::Failed(TlsError::Truncated)) => return Some(End::Ordinary),
+                    Err(Over::Failed(error)) => return Some(End::Lost(error.to_string())),
+                    Err(Over::Os(error)) => return Some(End::Lost(os_text(error))),
+                };
             left = left.saturating_sub(n);
             // A short read has emptied the socket: asking again would only cost a system call, or find its end.
             if n == 0 || is_emptied && !has_ended || left == 0 {

@@ -376,7 +376,8 @@ impl<M: StreamMachine> StreamLoop<M> {
         let Some(connection) = connections.table.get_mut(id) else { return };
         if is_joined
             && connection.channel.is_ready()
-            && let Some(deadline) = connection.deadline.take() {
+            && let Some(deadline) = connection.deadline.take()
+        {
             self.acceptor.end(id, deadline);
         }
         let Some(stall) = self.options.stall else { return };

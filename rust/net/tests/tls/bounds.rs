@@ -3,7 +3,7 @@
 use softs_net::tls::{HANDSHAKE_BYTES, IDLE_BYTES, RECEIVE_BYTES, Service, Session, TlsError};
 
 use crate::certificates::{TOKEN, credentials};
-use crate::pipe::{ends, give, joined, now, take};
+use crate::pipe::{carry, ends, give, joined, now, send, take};
 use crate::rng::Rng;
 
 /// More than the flight of an end that accepts.
@@ -54,8 +54,21 @@ fn a_peer_that_is_slow_or_silent_is_refused_when_the_owner_says_so() {
     }
     for mut end in joined(&credentials(&[TOKEN]), &credentials(&[TOKEN])) {
         assert_eq!(end.handle_deadline(), Ok(()));
-        assert_eq!(end.space().len(), RECEIVE_BYTES);
+        assert_eq!(end.space().len(), IDLE_BYTES);
     }
+}
+
+#[test]
+fn a_peer_that_sends_much_gets_more_memory_and_no_other_one() {
+    let one = credentials(&[TOKEN]);
+    let [mut dialled, mut accepted] = joined(&one, &one);
+    send(&mut dialled, &[&[7; 1000]]).unwrap();
+    carry(&mut dialled, &mut accepted).unwrap();
+    assert!(accepted.space().len() <= IDLE_BYTES);
+    send(&mut dialled, &[&[7; 4 * RECEIVE_BYTES]]).unwrap();
+    assert_eq!(carry(&mut dialled, &mut accepted).unwrap().len(), 4 * RECEIVE_BYTES);
+    assert!((RECEIVE_BYTES / 2..=RECEIVE_BYTES).contains(&accepted.space().len()));
+    assert!(dialled.space().len() <= IDLE_BYTES);
 }
 
 #[test]

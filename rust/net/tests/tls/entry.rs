@@ -92,7 +92,10 @@ fn a_certificate_of_another_time_is_refused_with_the_clocks_as_the_remedy() {
     // An hour is no reason.
     let fast = now() + Duration::from_secs(3600);
     let (one, two) = (credentials(&[TOKEN]), credentials(&[TOKEN]));
-    let mut ends = [Session::dial(&one, Service::Link, now()).unwrap(), Session::accept(&two, Service::Link, fast).unwrap()];
+    let mut ends = [
+        Session::dial(&one, Service::Link, now()).unwrap(),
+        Session::accept(&two, Service::Link, fast).unwrap(),
+    ];
     shake_hands(&mut ends).unwrap();
 }
 
@@ -126,6 +129,18 @@ fn a_peer_without_a_certificate_is_refused() {
     let error = meet(stranger(None, b"softs-link/1"), &mut accepted);
     assert_eq!(error, Some(TlsError::NoCertificate));
     assert!(!accepted.is_ready());
+}
+
+#[test]
+fn a_connection_for_one_service_is_refused_by_another_one() {
+    let one = credentials(&[TOKEN]);
+    for (dialled, accepted) in
+        [(Service::Link, Service::Flow), (Service::Flow, Service::Rows), (Service::Rows, Service::Flow)]
+    {
+        let mut ends =
+            [Session::dial(&one, dialled, now()).unwrap(), Session::accept(&one, accepted, now()).unwrap()];
+        assert_eq!(refusals(&mut ends), [const { Some(TlsError::OtherService) }; 2]);
+    }
 }
 
 #[test]

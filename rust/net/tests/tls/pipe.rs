@@ -11,7 +11,10 @@ pub(crate) fn now() -> SystemTime {
 
 /// The end that has dialled, and the one that has accepted.
 pub(crate) fn ends(dialled: &Credentials, accepted: &Credentials) -> [Session; 2] {
-    [Session::dial(dialled, Service::Link, now()).unwrap(), Session::accept(accepted, Service::Link, now()).unwrap()]
+    [
+        Session::dial(dialled, Service::Link, now()).unwrap(),
+        Session::accept(accepted, Service::Link, now()).unwrap(),
+    ]
 }
 
 /// Both authenticated.

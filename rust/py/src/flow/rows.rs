@@ -88,7 +88,8 @@ impl RowReader {
     #[new]
     fn new(py: Python<'_>, endpoint: &str, credentials: Der, timeout_s: f64) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let (credentials, timeout) = (credentials_of(py, credentials)?, duration(py, "timeout_s", timeout_s)?);
+        let (credentials, timeout) =
+            (credentials_of(py, credentials)?, duration(py, "timeout_s", timeout_s)?);
         let connected = blocking(py, &endpoint, |endpoint, interrupted| {
             NetReader::connect(endpoint, &credentials, timeout, interrupted)
         })?;
