@@ -11,7 +11,9 @@ from softs_fast.cli import main
 from softs_fast.cli.flow import argument
 from softs_fast.dataflow.process import by_hand
 from softs_fast.errors import PeerLost
-from softs_fast.trust import Place, UnknownHostError, write_token
+from softs_fast.trust import Der, Place, UnknownHostError, write_token
+
+SHOWN: Der = (b"", [], [])
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
@@ -66,7 +68,7 @@ def test_errors_before_it_has_joined(
 def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def join(endpoint: str, token: str, seat: int) -> str:
+    def join(endpoint: str, credentials: Der, seat: int) -> str:
         asked.append(endpoint)
         if endpoint != "tcp://127.0.0.1:9":
             raise PeerLost("no master")
@@ -75,11 +77,11 @@ def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(by_hand, "join", join)
     # No master at the first host, and no name server that knows the second: neither keeps the worker from the third.
     place = Place(("127.0.0.1:8", "a..b:1", "127.0.0.1:9"))
-    there, joined = by_hand._connected(place, "token", 0, 300.0)
+    there, joined = by_hand._connected(place, SHOWN, 0, 300.0)
     assert (there.port, joined) == (9, "joined")
     assert asked == ["tcp://127.0.0.1:8", "tcp://127.0.0.1:9"]
     with pytest.raises(UnknownHostError):
-        by_hand._connected(Place(("a..b:1",)), "token", 0, 300.0)
+        by_hand._connected(Place(("a..b:1",)), SHOWN, 0, 300.0)
     with pytest.raises(PeerLost, match="no master"):
-        by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), "token", 0, 0.0)
+        by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), SHOWN, 0, 0.0)
     assert asked[-1] == "tcp://*:4711"

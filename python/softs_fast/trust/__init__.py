@@ -20,12 +20,13 @@ from .handshake import refusal_of, tls_problem
 from .outage import Attempt, Outage
 from .owners import is_ours
 from .places import Place
-from .tls import TlsFiles
+from .tls import Der, TlsFiles
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
     "Address",
     "Attempt",
+    "Der",
     "Outage",
     "Place",
     "TlsFiles",

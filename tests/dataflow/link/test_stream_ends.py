@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 
 import pytest
-from stream_peers import TOKEN, both, departure, events, opened, running, said, say, texts
+from stream_peers import both, departure, events, opened, running, said, say, texts
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.events import Left, Received
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_while_stopped_or_holding_the_gil_has_left() -> 
 
 def serve(pipe: Connection) -> None:
     """A master with one worker and a fork, until it is killed."""
-    master = MasterStream(listen_at("ipc://*", TOKEN))
+    master = MasterStream(listen_at("ipc://*", None))
     pipe.send(master.endpoint)
     events(master)
     master.send(0, say("hello"))
@@ -96,7 +96,7 @@ def test_a_worker_learns_that_its_master_was_killed() -> None:
     theirs.close()
     fork = None
     try:
-        with closing(WorkerStream(join(ours.recv(), TOKEN, 0))) as worker:
+        with closing(WorkerStream(join(ours.recv(), None, 0))) as worker:
             fork = ours.recv()
             assert worker.receive(WATCHDOG_S) == [say("hello")]
             master.kill()

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stream_peers import TOKEN, both, departure, events, flood, opened, running, said, say, texts
+from stream_peers import both, departure, events, flood, opened, running, said, say, texts
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.link.events import Joined, Left, Received
@@ -24,7 +24,7 @@ LONG = Free(tuple(range(1 << 60, (1 << 60) + (1 << 17))))
 
 
 def test_ten_thousand_messages_keep_their_order_both_ways() -> None:
-    with opened() as master, closing(WorkerStream(join(master.endpoint, TOKEN, 0))) as worker:
+    with opened() as master, closing(WorkerStream(join(master.endpoint, None, 0))) as worker:
         assert events(master) == [Joined(0, os.getpid(), os.uname().nodename)]
         numbers = [str(number) for number in range(10_000)]
         received: list[str] = []

@@ -14,8 +14,7 @@ use super::hosts::{Remote, SPEECHES, Speech, Student, await_log};
 use super::refused::raw;
 use super::wire::Wire;
 use crate::link::connection::Connection;
-use crate::link::encrypted::Encrypted;
-use crate::tls::{HANDSHAKE_BYTES, Service, Session};
+use crate::tls::{Encrypted, HANDSHAKE_BYTES, Service, Session};
 
 const TLS: Speech = Speech::Tls(TOKEN);
 const FOREIGN: Speech = Speech::Tls(OTHER_TOKEN);
@@ -151,7 +150,7 @@ fn peers_without_a_proof_are_few_of_one_address() {
 fn only_a_peer_that_was_late_is_said_to_be() {
     let explained = |why| {
         let (fd, _peer) = UnixStream::pair().unwrap();
-        let tls = Encrypted::begin(&credentials(&[TOKEN]), false).unwrap();
+        let tls = Encrypted::begin(&credentials(&[TOKEN]), Service::Link, false).unwrap();
         Connection::new(Arc::new(fd.into()), "a peer".to_owned(), Some(tls)).explain(why)
     };
     assert_eq!(explained("this link ends"), "this link ends");
