@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import pytest
+from token_files import credentials
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.events import Joined, Left, LinkEvent, Received
@@ -18,6 +20,12 @@ from softs_fast.dataflow.link.messages import Abort, Message
 from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, listen_at
 from softs_fast.errors import FlowError, PeerLost, SoftsError
 from softs_fast.trust import Der
+
+#: An endpoint of other hosts, and what its ends show each other.
+ANY, SHOWN = "tcp://127.0.0.1:0", credentials("a")
+#: Endpoint and credentials of both ends: of one host, and of several.
+each_way = pytest.mark.parametrize("way", [("ipc://*", None), (ANY, SHOWN)], ids=["plain", "TLS"])
+Way = tuple[str, Der | None]
 
 
 def say(text: str) -> Message:
@@ -31,9 +39,9 @@ def said(message: Message) -> str:
     return message.reason
 
 
-def work(endpoint: str, worker: int) -> None:
+def work(endpoint: str, worker: int, credentials: Der | None) -> None:
     """Join and obey: `echo TEXT`, `hold SECONDS` (with the GIL), `fork`, `burst N`, `leave`."""
-    stream = WorkerStream(join(endpoint, None, worker))
+    stream = WorkerStream(join(endpoint, credentials, worker))
     stream.publish("spec", json.dumps({"pid": os.getpid()}).encode())
     while True:
         try:
@@ -103,10 +111,13 @@ def both(
 
 
 @contextmanager
-def running(master: MasterStream, *workers: int) -> Iterator[dict[int, Any]]:
+def running(master: MasterStream, *workers: int, credentials: Der | None = None) -> Iterator[dict[int, Any]]:
     """Run workers that have joined; kill what is left of them at the end."""
     context = multiprocessing.get_context("forkserver")
-    processes = {worker: context.Process(target=work, args=(master.endpoint, worker)) for worker in workers}
+    processes = {
+        worker: context.Process(target=work, args=(master.endpoint, worker, credentials))
+        for worker in workers
+    }
     for process in processes.values():
         process.start()
     try:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stream_peers import both, events, joined, opened, refusal, say, texts
+from stream_peers import ANY, SHOWN, both, events, joined, opened, refusal, say, texts
 from token_files import credentials
 from waiting import WATCHDOG_S
 
@@ -41,8 +41,6 @@ def test_two_workers_cannot_have_one_number(caplog: pytest.LogCaptureFixture) ->
             assert events(master) == [Joined(3, os.getpid(), socket.gethostname())]
 
 
-#: An endpoint of other hosts, and what its ends show each other.
-ANY, SHOWN = "tcp://127.0.0.1:0", credentials("a")
 _TLS_AT_PLAIN = "it speaks TLS, and this host does not; give both the same token file"
 _PLAIN_AT_TLS = "it speaks no TLS; give it the token file of this host"
 

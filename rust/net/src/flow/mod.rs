@@ -16,6 +16,8 @@ mod server;
 mod signals;
 mod stack;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod waiting;
 mod worker_end;
 
