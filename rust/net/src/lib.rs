@@ -14,6 +14,10 @@
 #[cfg(test)]
 extern crate self as softs_net;
 
+#[cfg(test)]
+#[path = "../tests/certificates/mod.rs"]
+mod certificates;
+
 mod broker;
 pub mod client;
 pub mod control;

@@ -1,8 +1,5 @@
 //! Connections with TLS: when what is sent has been written, and how long a peer has that proves nothing.
 
-#[path = "../../tests/certificates/mod.rs"]
-mod certificates;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -10,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use certificates::{TOKEN, credentials};
 use softs_proto::flow::rows::{Gone, Memory, RowHolder, Served, Value, Why};
 use softs_proto::framing::Outbox;
 
@@ -18,6 +14,7 @@ use super::channel::Channel;
 use super::rows::{ReadEnd, RowReader};
 use super::streams::{StreamOptions, Streams};
 use crate::Endpoint;
+use crate::certificates::{TOKEN, credentials};
 use crate::tls::Service;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
 use softs_proto::link::TOO_LATE;
 
-use super::certificates::{OTHER_TOKEN, TOKEN, credentials};
 use super::hosts::{Remote, SPEECHES, Speech, Student, await_log};
 use super::refused::raw;
 use super::wire::Wire;
+use crate::certificates::{OTHER_TOKEN, TOKEN, credentials};
 use crate::link::connection::Connection;
 use crate::tls::{Encrypted, HANDSHAKE_BYTES, Service, Session};
 
