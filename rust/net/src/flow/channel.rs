@@ -43,7 +43,7 @@ impl Channel {
         Ok(Self { fd, tls, n_encrypted: 0, is_new: true })
     }
 
-    /// Whether it is known who the other end is.
+    /// Whether the other end is authenticated.
     pub(super) fn is_ready(&self) -> bool {
         self.tls.as_ref().is_none_or(Encrypted::is_ready)
     }
