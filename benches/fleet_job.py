@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulated_engine import Callback, Engine, Link
+from simulated_invariants import Invariants
 from simulated_job import Process, World
 
 from benches.fleet_guests import SimulatedFleet
@@ -45,6 +46,28 @@ class Epoch:
     last_s: float = 0.0
 
 
+class Epochs(Invariants):
+    """Notes the epochs beside what it checks."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.found: dict[tuple[int, int], Epoch] = {}
+
+    def check_table(self, table: Table) -> None:
+        """Check a table that the coordinator opens, and note when."""
+        super().check_table(table)
+        self.found[table.boot, table.epoch] = Epoch(len(table.members), self.world.now_s)
+
+    def note_committed(self, table: Table, step: int) -> None:
+        """Note that a rank has committed a step."""
+        super().note_committed(table, step)
+        epoch, now_s = self.found[table.boot, table.epoch], self.world.now_s
+        epoch.first_s = epoch.first_s or now_s
+        # A rank that was cut off commits the last step when it hears that the others have.
+        if step > epoch.n_steps:
+            epoch.n_steps, epoch.last_s = step, now_s
+
+
 class Job(World):
     """The job; host 0 has its coordinator."""
 
@@ -52,7 +75,7 @@ class Job(World):
         self.fleet, self._per_host = fleet, per_host
         super().__init__(seed, options)
         self.can_follow, self.differ_in = False, 0.0
-        self.epochs: dict[tuple[int, int], Epoch] = {}
+        self.invariants: Epochs = Epochs(self)
         self._free_s = 0.0
         self._heard_s: dict[int, float] = {}
 
@@ -153,20 +176,6 @@ class Job(World):
             self._engines[key] = FleetEngine(self, table)
         return self._engines[key]
 
-    def check_table(self, table: Table) -> None:
-        """Check a table that the coordinator opens, and note when."""
-        super().check_table(table)
-        self.epochs[table.boot, table.epoch] = Epoch(len(table.members), self.now_s)
-
-    def note_committed(self, table: Table, step: int) -> None:
-        """Note that a rank has committed a step."""
-        super().note_committed(table, step)
-        epoch = self.epochs[table.boot, table.epoch]
-        epoch.first_s = epoch.first_s or self.now_s
-        # A rank that was cut off commits the last step when it hears that the others have.
-        if step > epoch.n_steps:
-            epoch.n_steps, epoch.last_s = step, self.now_s
-
 
 class Rank(Process):
     """A rank that takes samples of the fleet in each step."""
@@ -211,7 +220,7 @@ def run(
         job = Job(fleet, seed, options, 8)
         report = fleet.run(lambda: job.begin(students))
     job.repeat()
-    return {**report, "epochs": list(job.epochs.values())}
+    return {**report, "epochs": list(job.invariants.found.values())}
 
 
 def table(epochs: list[Epoch]) -> str:

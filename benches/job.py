@@ -64,14 +64,17 @@ def training() -> tuple[torch.nn.Module, sf.TrainingState]:
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Make steps in turns, by hand and with a Job; report the milliseconds of each, and those of its thread's processor."""
-    pause_s = options["step_ms"] / 1000 / (N_MICRO // size)
+    n_micro = options["micro_batches"] // size
+    pause_s = options["step_ms"] / 1000 / n_micro
     addresses = options["coordinators"]
     frontend = options["frontend"]
     with contextlib.ExitStack() as running:
-        kinds = {"hand": by_hand(running, rank, size, frontend, addresses, pause_s)}
+        kinds = {"hand": by_hand(running, rank, size, frontend, addresses, n_micro, pause_s)}
         if size == 1:
-            kinds["hand_more"] = by_hand(running, rank, size, frontend, addresses, pause_s, does_more=True)
-        kinds["job"] = with_job(running, frontend, addresses, pause_s)
+            kinds["hand_more"] = by_hand(
+                running, rank, size, frontend, addresses, n_micro, pause_s, does_more=True
+            )
+        kinds["job"] = with_job(running, frontend, addresses, n_micro * size, pause_s)
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
         for turn in range(options["rounds"] + 1):
             for name, steps in kinds.items():
@@ -90,6 +93,7 @@ def by_hand(
     size: int,
     frontend: str,
     addresses: list[str],
+    n_micro: int,
     pause_s: float,
     *,
     does_more: bool = False,
@@ -97,17 +101,24 @@ def by_hand(
     """Make a step for each item, without a Job; `does_more`: with random numbers that begin anew, and the mean loss."""
     model, state = training()
     loader = sf.SoftDataLoader(
-        "1", frontend, CONFIG, num_slots=GLOBAL, ordered=True, rank=rank, world_size=size, batch_size=MICRO
+        "1",
+        frontend,
+        CONFIG,
+        num_slots=n_micro * size * MICRO,
+        ordered=True,
+        rank=rank,
+        world_size=size,
+        batch_size=MICRO,
     )
     running.callback(loader.close)
     batches = iter(loader)
     node = running.enter_context(WorkerNode(addresses[0], state, job="hand")) if addresses else None
-    losses, scale = torch.zeros(()), size / N_MICRO
+    losses, scale = torch.zeros(()), 1 / n_micro
     while True:
         if does_more:
             losses.zero_()
         with contextlib.nullcontext() if node is None else node.step():
-            for number in range(N_MICRO // size):
+            for number in range(n_micro):
                 batch = next(batches)
                 if does_more:
                     torch.default_generator.manual_seed(number)
@@ -122,11 +133,13 @@ def by_hand(
 
 
 def with_job(
-    running: contextlib.ExitStack, frontend: str, addresses: list[str], pause_s: float
+    running: contextlib.ExitStack, frontend: str, addresses: list[str], n_micro: int, pause_s: float
 ) -> Iterator[None]:
     """Make a step for each item, with a Job."""
     model, state = training()
-    data = sf.LiveData("1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=frontend)
+    data = sf.LiveData(
+        "1", CONFIG, global_batch_size=n_micro * MICRO, micro_batch_size=MICRO, endpoint=frontend
+    )
     address = addresses[1] if addresses else None
     job = running.enter_context(sf.Job("job", data, state, coordinator=address))
     for step in job.steps(10**9):
@@ -287,6 +300,9 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=20.0, help="length of a step (%(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of each turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (%(default)s)")
+    parser.add_argument(
+        "--micro-batches", type=int, default=N_MICRO, help="of a step, on all ranks (%(default)s)"
+    )
     parser.add_argument("--checkpoint-mb", type=int, default=0, help="measure checkpoints of this size, MB")
     parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
     parser.add_argument("--kills", type=int, default=0, help="measure so many deaths of a rank of --ranks")

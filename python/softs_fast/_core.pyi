@@ -32,6 +32,7 @@ __all__ = [
     "count_change",
     "end_after",
     "is_alive",
+    "is_ours",
     "lane_stats",
     "sweep",
     "this_process",
@@ -61,6 +62,12 @@ def is_alive(pid: int, start: int, pid_namespace: int) -> bool:
     """Whether the process of that number and start runs. A zombie does not.
 
     What cannot be determined counts as alive, as does a process of another namespace. 0 stands for the own one.
+    """
+
+def is_ours(peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Whether the peer of a connection on this machine is this user or root; False if the kernel does not tell.
+
+    `peer` and `own` are the numeric addresses and the ports of both ends.
     """
 
 def end_after(pid: int, start: int, pid_namespace: int, grace_s: float) -> None:

@@ -135,7 +135,7 @@ def reduce(
         mark_written(tensors)
 
 
-def copy(source: Buffer, out: Buffer) -> None:
+def copy(source: Buffer, out: Any) -> None:
     """Copy a tensor or an array into another one; past the caches if both are large plain memory of the host.
 
     What is overwritten is then not read first, which takes half of the time.
@@ -160,7 +160,7 @@ def copy(source: Buffer, out: Buffer) -> None:
         )
         if is_tensor(out):
             mark_written([out])
-    elif is_tensor(out):
+    elif is_tensor(out) and is_tensor(source):
         out.copy_(source)
     else:
         out[...] = source

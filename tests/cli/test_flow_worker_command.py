@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -58,7 +60,7 @@ def test_errors_before_it_has_joined(
     assert main(["flow", "worker", nowhere, *rest]) == 1
     assert "must be a file of this user with mode 0600" in capsys.readouterr().err
     assert main(["flow", "worker", nowhere, "host_flow:make_flow"]) == 1
-    assert "give --token-file, softs:// with ?token_file=" in capsys.readouterr().err
+    assert "give --token-file, token_file=, softs:// with ?token_file=" in capsys.readouterr().err
     token.chmod(0o600)
     place = f"softs://127.0.0.1:8,127.0.0.1:9/ppo?token_file={token}"
     assert main(["flow", "worker", place, "--connect-timeout", "0.01", "host_flow:make_flow"]) == 1
@@ -68,7 +70,7 @@ def test_errors_before_it_has_joined(
 def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def join(endpoint: str, credentials: Der, seat: int) -> str:
+    def join(endpoint: str, credentials: Der, seat: int, **limits: Any) -> str:
         asked.append(endpoint)
         if endpoint != "tcp://127.0.0.1:9":
             raise PeerLost("no master")
@@ -85,3 +87,22 @@ def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(PeerLost, match="no master"):
         by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), SHOWN, 0, 0.0)
     assert asked[-1] == "tcp://*:4711"
+
+
+def test_the_error_names_each_host_that_was_tried_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+
+    def join(endpoint: str, credentials: Der, seat: int, **limits: Any) -> str:
+        raise PeerLost(f"no master at {endpoint} at {clock.now_s:.1f} s")
+
+    def sleep(seconds: float) -> None:
+        clock.now_s += seconds
+
+    monkeypatch.setattr(by_hand, "join", join)
+    monkeypatch.setattr(by_hand, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep))
+    with pytest.raises(PeerLost) as raised:
+        by_hand._connected(Place(("127.0.0.1:8", "127.0.0.1:9")), SHOWN, 5, 0.5)
+    assert str(raised.value) == (
+        "worker 5 has waited 0.5 s for the master: "
+        "no master at tcp://127.0.0.1:8 at 0.3 s; no master at tcp://127.0.0.1:9 at 0.1 s"
+    )

@@ -17,13 +17,14 @@ ROW = re.compile(r"^\|" + r"([^|\n]*)\|" * 5 + "$", re.MULTILINE)
 OPENS = {
     ".py": (
         r"\.(?:listen|create_server|start_server|start_unix_server|add_(?:in)?secure_port)\("
-        r"|\b(?:TCPStore|ProcessGroupGloo|init_process_group|SharedMemory)\(|HTTPServer\):|O_TMPFILE"
+        r"|\b(?:TCPStore|ProcessGroupGloo|init_process_group|new_group|SharedMemory)\(|HTTPServer\):|O_TMPFILE"
         r"|(?<!def )\blisten\("
     ),
     ".rs": (
         r"\b(?:Listener|TcpListener|UnixListener|UdpSocket|UnixDatagram)::bind\(|net::listen\(|OFlags::TMPFILE"
     ),
     ".cpp": r"\b(?:bind|listen|shm_open)\(|O_TMPFILE",
+    ".cu": r"IpcGet\w+Handle\(",
 }
 FOLDERS = ("python/softs_fast", "rust/net/src", "rust/py/src", "rust/shm/src", "csrc")
 
@@ -101,7 +102,7 @@ def test_a_coordinator_gives_the_rights_of_the_table(
     from softs_fast.coordination import ServerCredentials
     from softs_fast.coordination.server import guard
 
-    monkeypatch.setattr(guard, "is_ours", lambda *_: True)
+    monkeypatch.setattr("softs_fast._core.is_ours", lambda *_: True)
     [said] = [row[2] for row in rows("Rights by proof") if row[0] == proof]
     found = []
     one = guard.Guard(ServerCredentials(**files), 1)
@@ -130,6 +131,8 @@ def test_a_coordinator_gives_the_rights_of_the_table(
             False,
         ),
         ("csrc/a.cpp", "::bind(fd, address, size);\n", True),
+        ("csrc/a.cu", "cudaIpcGetMemHandle(&handle, address);\n", True),
+        ("python/softs_fast/a.py", 'group = dist.new_group(backend="gloo")\n', True),
     ],
 )
 def test_what_counts_as_a_place(tmp_path: Path, name: str, text: str, is_found: bool) -> None:

@@ -10,7 +10,9 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import factories
 import forked
 import pytest
-from waiting import eventually
+from waiting import WATCHDOG_S, eventually, n_sleeps
 
 import softs_fast as sf
 from softs_fast.fleet import fork_server, forking
@@ -105,6 +107,40 @@ def test_processes_end_with_their_server(output: tuple[int, int]) -> None:
     eventually(lambda: not Path(f"/proc/{process.pid}").exists(), "the process has ended")
     process.close()
     assert server_for({}) is not server
+
+
+#: A fleet's process that ends, and leaves a fork with the socket of its server.
+FORKED = """
+import os
+from softs_fast.fleet.fork_server import server_for
+
+server = server_for({})
+while not server.is_ready():
+    pass
+if os.fork() == 0:
+    os.read(0, 1)
+else:
+    print(server.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_server_ends_with_the_process_of_its_fleet_although_a_fork_has_its_socket() -> None:
+    command = [sys.executable, "-c", FORKED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as fleet:
+        assert fleet.stdout is not None
+        server = int(fleet.stdout.readline())
+        fleet.wait(WATCHDOG_S)
+        eventually(lambda: not Path(f"/proc/{server}").exists(), "the server has ended")
+
+
+def test_a_server_sleeps_until_it_is_asked() -> None:
+    server = ready()
+    counts = []
+    for _ in range(3):
+        time.sleep(1.2)
+        counts.append(n_sleeps(server.pid))
+    assert len(set(counts)) == 1
 
 
 def test_a_process_is_reaped_where_the_program_has_blocked_signals(output: tuple[int, int]) -> None:

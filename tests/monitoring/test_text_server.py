@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
 import urllib.request
 
 import pytest
-from waiting import WATCHDOG_S
+from waiting import WATCHDOG_S, n_sleeps
 
 from softs_fast.monitoring import Page, PageServer, text_server
 
@@ -40,3 +42,14 @@ def test_a_connection_too_many_waits_for_the_end_of_another_one(
         second.close()
         third.settimeout(WATCHDOG_S)
         assert third.recv(1000)
+
+
+def test_a_server_sleeps_until_it_is_asked(server: PageServer) -> None:
+    counts = []
+    with server:
+        [thread] = [one for one in threading.enumerate() if one.name == "softs-metrics"]
+        assert thread.native_id is not None
+        for _ in range(3):
+            time.sleep(0.6)
+            counts.append(n_sleeps(thread.native_id))
+    assert len(set(counts)) == 1

@@ -68,6 +68,12 @@ def eventually(
         time.sleep(every_s)
 
 
+def n_sleeps(thread: int) -> int:
+    """How often a thread has gone to sleep, of this process or another one; that of a process is its main thread."""
+    status = Path(f"/proc/{thread}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:\t")[1].split("\n")[0])
+
+
 async def eventually_async(condition: Callable[[], T | None], what: object = "condition") -> T:
     """Wait as `eventually` does, while the event loop runs on."""
     give_up = time.monotonic() + WATCHDOG_S

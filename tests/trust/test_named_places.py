@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast.errors import ConfigError
-from softs_fast.trust import Place, TlsFiles
+from softs_fast.trust import Place, TlsFiles, UnknownHostError
 
 FORM = "expected softs://HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
 
@@ -146,15 +145,10 @@ def test_the_environment_names_a_token_file_where_nothing_else_does(monkeypatch:
     assert bare.credentials_or(TlsFiles()) == TlsFiles()
 
 
-def test_the_first_host_that_answers_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        first, second = (f"127.0.0.1:{server.getsockname()[1]}" for server in (one, two))
-        assert Place((first, second)).answering() == first
-        assert Place(("a..b:1", second, first)).answering() == second
-        one.close()
-        assert Place((first, second)).answering() == second
-    assert Place((first, second)).answering() == second
-    assert Place(("not.yet.invalid:1",)).answering() == "not.yet.invalid:1"
+def test_the_own_address_is_that_on_the_way_to_the_first_host_that_is_known() -> None:
+    assert Place(("a..b:1", "127.0.0.1:1", "[::1]:1")).own_side("coordinator") == "127.0.0.1"
+    with pytest.raises(UnknownHostError, match=r"'b\.\.c:1'"):
+        Place(("a..b:1", "b..c:1")).own_side("coordinator")
 
 
 def test_a_place_that_cannot_have_several_hosts() -> None:

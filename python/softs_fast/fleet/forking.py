@@ -36,8 +36,6 @@ _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 20, 253
 #: A signal for a group of processes is for the fleet, which ends its server.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
-#: How often it looks whether the fleet's process is there, milliseconds.
-_LOOK_MS = 1000
 
 
 def main(number: int, fleet: int) -> None:
@@ -74,9 +72,11 @@ class _Server:
         events = select.poll()
         events.register(self._link, select.POLLIN)
         events.register(self._ended, select.POLLIN)
-        has_fleet = True
+        # A fork of the fleet's process may hold the other end of the socket for longer, so the kernel sends this signal, too.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCHLD)
+        has_fleet = os.getppid() == fleet
         while has_fleet or self._children:
-            ready = {descriptor for descriptor, _ in events.poll(_LOOK_MS)}
+            ready = {descriptor for descriptor, _ in events.poll()}
             if self._ended in ready:
                 os.read(self._ended, 4096)
                 self._reap()
@@ -85,7 +85,6 @@ class _Server:
                 has_fleet = descriptors is not None
                 if descriptors:
                     self._fork(descriptors)
-            # A fork of the fleet's process may hold the other end of the socket for longer.
             has_fleet = has_fleet and os.getppid() == fleet
             if not has_fleet and self._link.fileno() >= 0:
                 events.unregister(self._link)

@@ -25,7 +25,7 @@ class IterationPlan:
         pins: Whether tensors are handed out in pinned memory.
         device: Device to which tensors are copied ahead of the caller; None: they stay on the host.
         keeps_reader: Whether later iterators continue with what the reader of this one has begun.
-        n_held: Batches that the caller has at once, whose memory is kept for later ones.
+        n_held: Batches that the caller has at once; their memory is kept for later ones.
         record: Function called with product, position and batch before a batch is handed out; None: nothing is recorded.
     """
 

@@ -83,13 +83,19 @@ class PageServer:
             text = f"cannot serve {self._what} at {self._address.target()}: {error.strerror or error}"
             raise (EndpointInUse if error.errno == 98 else PeerLost)(text) from None
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name=f"softs-{self._what}", daemon=True
+            target=self._server.serve_forever,
+            name=f"softs-{self._what}",
+            # By itself it looks twice a second whether it is to end.
+            kwargs={"poll_interval": None},
+            daemon=True,
         )
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening, and wait for the requests that have begun. Idempotent."""
         if self._server is not None and self._thread is not None:
+            # This wakes it.
+            self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._thread.join()
             self._server.server_close()

@@ -8,7 +8,6 @@
 | certificates of gRPC and of Python's ssl, from PEM files or a token file | `TlsFiles` |
 | tokens, and the files in which they are | `read_tokens`, `write_token`, `rotate_token` |
 | why certificates of two ends do not fit | `refusal_of`, `tls_problem` |
-| whether the peer of a connection on loopback is of this user | `is_ours` |
 | when a client warns of a server that is away, and when it stops | `Outage` |
 
 Files may be replaced at any time: a server looks at them at each handshake, a client at each connection. What a server
@@ -17,13 +16,13 @@ cannot use any more leaves it with what it had, and is logged.
 
 from .addresses import Address, UnknownHostError, bracketed, check_reachable, is_loopback
 from .handshake import refusal_of, tls_problem
-from .outage import Attempt, Outage
-from .owners import is_ours
+from .outage import CONNECT_S, Attempt, Outage
 from .places import Place
 from .tls import Der, TlsFiles
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
+    "CONNECT_S",
     "Address",
     "Attempt",
     "Der",
@@ -34,7 +33,6 @@ __all__ = [
     "bracketed",
     "check_reachable",
     "is_loopback",
-    "is_ours",
     "new_token",
     "read_tokens",
     "refusal_of",

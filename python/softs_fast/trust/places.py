@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,6 @@ _VARIABLE = "SOFTS_FAST_TOKEN_FILE"
 _JOB = re.compile(r"[A-Za-z0-9._-]+")
 #: Ports of services that have a standard one; they differ because one host may run all of them.
 _PORTS = {"host link": 4700, "coordinator": 29401, "parameter server": 8000}
-#: One of several hosts accepts a connection within this, or the next one is tried.
-_CONNECT_S = 2.0
 
 Credentials = TypeVar("Credentials", bound=TlsFiles)
 
@@ -114,13 +111,16 @@ class Place:
             )
         return self.addresses[0]
 
-    def answering(self) -> str:
-        """Return the first address that accepts a connection, or the last address if none does; a single one is not tried."""
+    def own_side(self, what: str) -> str:
+        """Return the address that this machine has on the way to the first host that is known; nothing is sent.
+
+        Raises:
+            ConfigError: None is known, or there is no way.
+        """
         for address in self.addresses[:-1]:
-            host, port = Address.split(address, "service")
-            with suppress(OSError, UnicodeError), socket.create_connection((host, port), _CONNECT_S):
-                return address
-        return self.addresses[-1]
+            with suppress(ConfigError):
+                return Address.parse(address, what).own_side()
+        return Address.parse(self.addresses[-1], what).own_side()
 
     def job_or(self, given: str | None) -> str | None:
         """Return the name of the job: the one given beside the place, else that of the place.

@@ -98,12 +98,12 @@ pub enum NetError {
         /// The error text of the kernel.
         why: String,
     },
-    /// No master of a flow listens there.
+    /// No master of a flow listens there, or what listens says nothing or goes.
     #[error("no master at {endpoint}: {why}")]
     NoMaster {
         /// Where.
         endpoint: String,
-        /// The error text of the kernel.
+        /// The error text of the kernel, or ours.
         why: String,
     },
     /// A worker did not join a flow: one of both ends refused the other.

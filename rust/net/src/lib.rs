@@ -8,6 +8,7 @@
 //! * [`tls`]: encryption of links and flows.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`end_after`]: ends this process after another one.
+//! * [`is_ours`]: whether the peer of a connection on this machine is this user.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
 /// As tests outside the crate call it, which share their certificates with those inside.
@@ -36,4 +37,4 @@ pub use error::NetError;
 pub use lanes::counters;
 pub use link::HostLink;
 pub use runtime::end_after;
-pub use transport::{Connection, Endpoint, KeepAlive, MAX_SOCKET_PATH_BYTES, SPIN, wait};
+pub use transport::{Connection, Endpoint, KeepAlive, MAX_SOCKET_PATH_BYTES, SPIN, is_ours, wait};

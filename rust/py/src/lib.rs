@@ -44,7 +44,7 @@ mod _core {
     #[pymodule_export]
     use crate::memory::rows::copy_rows;
     #[pymodule_export]
-    use crate::process::{end_after, is_alive, this_process};
+    use crate::process::{end_after, is_alive, is_ours, this_process};
     #[pymodule_export]
     use crate::supplier::Supplier;
 

@@ -1,5 +1,6 @@
 //! Processes: handles belong to the process that made them; identity and liveness of other processes.
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,12 @@ pub(crate) fn this_process(py: Python<'_>) -> PyResult<(u32, u64, u64)> {
 #[pyfunction]
 pub(crate) fn is_alive(pid: u32, start: u64, pid_namespace: u64) -> bool {
     is_process_alive(pid, start, pid_namespace)
+}
+
+#[pyfunction]
+pub(crate) fn is_ours(peer: (String, u16), own: (String, u16)) -> bool {
+    let address = |(host, port): (String, u16)| host.parse().ok().map(|ip: IpAddr| SocketAddr::new(ip, port));
+    address(peer).zip(address(own)).is_some_and(|(peer, own)| softs_net::is_ours(peer, own))
 }
 
 #[pyfunction]

@@ -18,7 +18,7 @@ class Invariants:
     """Checks tables and weights by what has become of the epochs before."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         #: Steps that were committed, one for each member.
         self.n_steps = 0
         self._weights: dict[tuple[int, int, int], Any] = {}
@@ -36,7 +36,7 @@ class Invariants:
 
     def state_of(self, member: Member) -> WorkerState:
         """Return what a process has, or had when it died."""
-        return self._world.started[member.worker_id, member.incarnation].machine.state
+        return self.world.started[member.worker_id, member.incarnation].machine.state
 
     def has_state_of(self, table: Table, member: Member) -> bool:
         """Return whether a process has the state of an epoch.
@@ -50,18 +50,18 @@ class Invariants:
 
     def is_present(self, member: Member) -> bool:
         """Return whether a process is there, and can be a member of the next epoch."""
-        process = self._world.started[member.worker_id, member.incarnation]
+        process = self.world.started[member.worker_id, member.incarnation]
         if not process.is_alive or process.is_over or process.machine.is_resting or process.link is None:
             return False
-        assert self._world.job is not None
-        known = self._world.job._state.seats.by_conn.get(process.link.conn)
+        assert self.world.job is not None
+        known = self.world.job._state.seats.by_conn.get(process.link.conn)
         return (
             not process.link.is_cut and known is not None and not known.is_leaving and known.seat is not None
         )
 
     def is_known(self, table: Table | None) -> bool:
         """Return whether the present coordinator has opened an epoch, or has read of it."""
-        known = [*self._world.began[2], *self._world.opened]
+        known = [*self.world.began[2], *self.world.opened]
         return table in known
 
     def is_misleading(self, member: Member) -> bool:
@@ -70,7 +70,7 @@ class Invariants:
         It is of an earlier training, or of the last epoch that an older copy of the file has.
         """
         boot = self.state_of(member).boot
-        records = self._world.began[2]
+        records = self.world.began[2]
         own = {one.boot for one in records if isinstance(one, Table)}
         return boot == EARLIER_BOOT or boot in own | {one.boot for one in records if isinstance(one, Booted)}
 
@@ -86,7 +86,7 @@ class Invariants:
             assert others == [], "I3: an epoch without a survivor, and survivors are connected"
 
     def check_table(self, table: Table) -> None:
-        options, seats = self._world.options, [member.seat for member in table.members]
+        options, seats = self.world.options, [member.seat for member in table.members]
         assert (table.boot, table.epoch) not in self._tables, "I1"
         before = list(self._tables.values())[-1] if self._tables else None
         if before is not None and before.boot == table.boot:
@@ -102,7 +102,7 @@ class Invariants:
         assert seats == sorted(seats), "I6"
         assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
         # A job that has taken over another training goes on with the latest epoch of that.
-        is_mixed = self._world.job is not None and EARLIER_BOOT in self._world.job._state.boots
+        is_mixed = self.world.job is not None and EARLIER_BOOT in self.world.job._state.boots
         # One with an older copy may know of a checkpoint of a later step than those of the epoch that it has lost.
         is_misled = table.source_rank is None or any(map(self.is_misleading, table.members))
         # Without a file it goes on with what most workers have.
@@ -112,7 +112,7 @@ class Invariants:
         )
         is_certain = not is_misled or (self.is_known(before) and not is_mixed)
         for member in table.members:
-            process = self._world.started[member.worker_id, member.incarnation]
+            process = self.world.started[member.worker_id, member.incarnation]
             if not process.is_alive:
                 continue
             assert process.machine.phase in ("idle", "away"), "I3"

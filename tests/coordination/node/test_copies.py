@@ -18,9 +18,14 @@ AT_START, SNAPSHOT = 2, 8
 
 
 @pytest.fixture
-def coordinator(cluster: Cluster) -> Coordinator:
-    """The coordinator of a job of three to five workers."""
-    return cluster.coordinator("--min-workers", "3", "--max-workers", "5", "--form-timeout", "0.5")
+def coordinator(cluster: Cluster, request: pytest.FixtureRequest) -> Coordinator:
+    """The coordinator of a job of three to five workers; its parameter is `--form-timeout`."""
+    seconds = getattr(request, "param", "0.5")
+    return cluster.coordinator("--min-workers", "3", "--max-workers", "5", "--form-timeout", seconds)
+
+
+# A follower that waits for a core for as long as the time-out copies with all others.
+is_patient = pytest.mark.parametrize("coordinator", ["5"], indirect=True, ids=["patient"])
 
 
 def begin(start: Start, coordinator: Coordinator, number: int, **options: Any) -> Trainer:
@@ -36,6 +41,7 @@ def three(start: Start, coordinator: Coordinator, **options: int) -> list[Traine
     return trainers
 
 
+@is_patient
 @pytest.mark.parametrize("engine", ["memory", "gloo"], indirect=True)
 def test_members_make_steps_while_another_worker_copies(coordinator: Coordinator, start: Start) -> None:
     trainers = three(start, coordinator)
@@ -48,6 +54,7 @@ def test_members_make_steps_while_another_worker_copies(coordinator: Coordinator
     assert all(step["is_committed"] for trainer in trainers for step in trainer.steps), "nothing has failed"
 
 
+@is_patient
 def test_a_follower_with_other_weights_copies_again_before_its_first_step_counts(
     coordinator: Coordinator, start: Start
 ) -> None:

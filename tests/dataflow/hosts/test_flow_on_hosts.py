@@ -13,7 +13,9 @@ import pytest
 from flows import ROWS, calls_of, make_flow, summary
 from host_workers import HostWorkers, on_hosts, told
 from token_files import credentials
+from waiting import free_ports
 
+import softs_fast.dataflow as df
 from softs_fast.dataflow.link.stream import MasterStream, listen_at
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
@@ -58,6 +60,22 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
     assert least < sent < least + 200 * n_reads
 
 
+def test_one_place_names_the_master_and_the_token_for_both_ends(tmp_path: Path) -> None:
+    """The first of the workers' two hosts accepts connections and says nothing, as a stopped process does."""
+    here = f"127.0.0.1:{free_ports()[0]}"
+    query = f"ppo?token_file={tmp_path / 'token'}"
+    expected = summary(host_flow.make_flow(1), 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        theirs = f"softs://127.0.0.1:{silent.getsockname()[1]},{here}/{query}"
+        with (
+            HostWorkers(tmp_path, "host_flow:make_flow", {"n_workers": 1}, listen=theirs, hosts=("",)),
+            df.Flow.on_hosts(
+                "host_flow:make_flow", {"n_workers": 1}, listen=f"softs://{here}/{query}"
+            ) as flow,
+        ):
+            assert calls_of(flow.steps(2)) == expected
+
+
 def test_each_host_gets_weights_once(tmp_path: Path) -> None:
     n_steps, expected = 3, summary(host_flow.make_followers(), 3)
     with on_hosts(tmp_path, "host_flow:make_followers", ("", "far", "far")) as (flow, _):
@@ -100,6 +118,9 @@ def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
     workers = HostWorkers(tmp_path, "host_flow:make_flow")
     workers.endpoint, port = "ipc://*", workers.endpoint
     with pytest.raises(ConfigError, match=r"address of master is 'ipc://\*'; expected tcp://HOST:PORT"):
+        workers.flow()
+    workers.endpoint = "softs://127.0.0.1:1,127.0.0.1:2"
+    with pytest.raises(ConfigError, match=r"place of master: expected one host, got 127\.0\.0\.1:1 and"):
         workers.flow()
     workers.endpoint = port
     for name in ("start_timeout_s", "lost_after_s"):

@@ -42,6 +42,7 @@ def test_two_workers_cannot_have_one_number(caplog: pytest.LogCaptureFixture) ->
 
 
 _TLS_AT_PLAIN = "it speaks TLS, and this host does not; give both the same token file"
+_REFUSED = "HelloError: worker 3 did not join the master at {}: "
 _PLAIN_AT_TLS = "it speaks no TLS; give it the token file of this host"
 
 
@@ -51,11 +52,16 @@ _PLAIN_AT_TLS = "it speaks no TLS; give it the token file of this host"
         (
             SHOWN,
             credentials("b"),
-            "it does not have the token of this host; give both the same token file",
+            f"{_REFUSED}it does not have the token of this host; give both the same token file",
             "it does not accept the certificate of this host (UnknownCA); give both the same token file",
         ),
-        (SHOWN, None, _TLS_AT_PLAIN, _PLAIN_AT_TLS),
-        (None, SHOWN, "it ended the connection during the TLS handshake; look", _TLS_AT_PLAIN),
+        (SHOWN, None, f"{_REFUSED}{_TLS_AT_PLAIN}", _PLAIN_AT_TLS),
+        (
+            None,
+            SHOWN,
+            "PeerLost: no master at {}: it ended the connection during the TLS handshake; look",
+            _TLS_AT_PLAIN,
+        ),
     ],
 )
 def test_a_refusal_is_in_words_on_both_sides(
@@ -63,7 +69,7 @@ def test_a_refusal_is_in_words_on_both_sides(
 ) -> None:
     with opened(ANY, ours) as master:
         text = refusal(master.endpoint, 3, theirs)
-        assert text.startswith(f"HelloError: worker 3 did not join the master at {master.endpoint}: {told}")
+        assert text.startswith(told.format(master.endpoint))
         await_warning(f"did not join: {logged}", master, caplog)
 
 
@@ -140,20 +146,30 @@ def test_a_master_that_is_not_there() -> None:
 def test_a_listener_that_says_nothing(shown: Der | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        assert "no answer within 0." in refusal(endpoint, 0, shown, limits=StreamLimits(handshake_s=0.1))
+        text = refusal(endpoint, 0, shown, limits=StreamLimits(handshake_s=0.1))
+    # Nothing was refused: the worker may ask again.
+    assert text == f"PeerLost: no master at {endpoint}: no answer within 0.1 s"
 
 
 @pytest.mark.parametrize(
     ("shown", "junk", "words"),
     [
-        (None, b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1347703880 bytes, and 1024 may come here"),
+        (
+            None,
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "HelloError: worker 0 did not join the master at {}: a frame of 1347703880 bytes, and 1024 may come here",
+        ),
         (None, b"\0\0\0\0\x04", "a malformed WELCOME"),
         (None, b"\0\0\0\0\x05", "a message of kind 5 is out of turn"),
         (None, b"\0\0\0\0\xff", "a message of kind 255 is out of turn"),
-        (None, b"", "it ended the connection without a reason"),
-        (SHOWN, b"HTTP/1.1 400 Bad Request\r\n\r\n", _PLAIN_AT_TLS),
+        (None, b"", "PeerLost: no master at {}: it ended the connection without a reason"),
+        (
+            SHOWN,
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            f"HelloError: worker 0 did not join the master at {{}}: {_PLAIN_AT_TLS}",
+        ),
         (SHOWN, b"\x16\x03\x03\0\x04\xff\0\0\0", "it breaks TLS"),
-        (SHOWN, b"", "it ended the connection during the TLS handshake"),
+        (SHOWN, b"", "PeerLost: no master at {}: it ended the connection during the TLS handshake"),
     ],
 )
 def test_a_listener_that_says_junk(shown: Der | None, junk: bytes, words: str) -> None:
@@ -173,9 +189,10 @@ def test_a_listener_that_says_junk(shown: Der | None, junk: bytes, words: str) -
 
         thread = threading.Thread(target=answer)
         thread.start()
-        text = refusal(f"tcp://127.0.0.1:{listener.getsockname()[1]}", 0, shown)
+        endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        text = refusal(endpoint, 0, shown)
         thread.join(WATCHDOG_S)
-        assert words in text
+        assert words.format(endpoint) in text
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def test_the_rejoin_timeout_counts_from_the_last_answer() -> None:
     retries.answered()
     assert not retries.failed(150.0, Trouble.CUT, 0.5).asks_url
     with pytest.raises(PeerLost) as lost:
-        retries.failed(250.0, Trouble.CUT, 0.5, detail="refused")
+        retries.failed(250.0, Trouble.CUT, 0.5, cause="https://a:1: refused")
     assert str(lost.value) == (
-        "no answer of the server for 100 s, 2 attempts; the last: the connection was lost: refused; "
+        "no answer of the server for 100 s, 2 attempts; the last: https://a:1: refused; "
         "look whether the server runs and the URL is still its own, or give more --rejoin-timeout"
     )
 

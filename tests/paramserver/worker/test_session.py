@@ -62,8 +62,18 @@ def test_the_rejoin_timeout_ends_with_what_was_tried() -> None:
     invite = Invite("http://127.0.0.1:1", bytes(16), bytes(32))
     with session(invite, WorkerOptions(rejoin_timeout_s=0.3)) as one, pytest.raises(PeerLost) as raised:
         one.join()
-    assert "attempts; the last: the connection was lost: " in str(raised.value)
+    assert "attempts; the last: http://127.0.0.1:1: the connection was lost: " in str(raised.value)
     assert "object at" not in str(raised.value)
+
+
+def test_each_host_that_was_tried_is_named_with_its_reason(tmp_path: Path) -> None:
+    place = f"softs://127.0.0.1:1,no-such-host.invalid:2?token_file={token_file(tmp_path / 'own', 'a')}"
+    options = WorkerOptions(rejoin_timeout_s=1.0)
+    with session(Invite.parse(place), options) as one, pytest.raises(PeerLost) as raised:
+        one.join()
+    text = str(raised.value)
+    assert "the last: https://127.0.0.1:1: the connection was lost: " in text
+    assert "; https://no-such-host.invalid:2: the name of the host is unknown: " in text
 
 
 def test_a_name_that_is_unknown_is_named() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...trust import is_ours
 from ..credentials import ServerCredentials
 
 __all__ = ["Denied", "Guard"]
@@ -48,6 +47,9 @@ class Guard:
             return None
         if self._credentials.ca is not None:
             return _certified(context)
+        # With certificates a server needs no native modules.
+        from ..._core import is_ours
+
         peer = _address(context.peer())
         if peer is None or not is_ours(peer, (peer[0], self._port)):
             raise Denied(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
 from ...process import check_process
-from ...trust import Place, UnknownHostError
+from ...trust import Outage, Place, UnknownHostError
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings
@@ -22,6 +22,9 @@ from ..wire.requests import Action, AdminReply, Request
 from .channels import error_of, open_channel
 
 __all__ = ["CoordinatorClient", "call"]
+
+#: gRPC's own error is a ValueError: a thread has closed the channel before another one could begin a call.
+_CLOSED = "the connection to the coordinator at {} was closed"
 
 
 def call(
@@ -49,8 +52,8 @@ class CoordinatorClient:
 
     Args:
         address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
-            the client asks the first one that accepts a connection, and after a call without an answer the next one. `status`
-            and `watch` ask each of them.
+            the client asks the first one that answers when it is made, and after a call without an answer the next one.
+            `status` and `watch` ask each of them.
         credentials: Credentials with which the caller proves what it is.
         timeout_s: Seconds that an answer of one host may take.
 
@@ -65,17 +68,19 @@ class CoordinatorClient:
         self, address: str, credentials: ClientCredentials | None = None, timeout_s: float = 10.0
     ) -> None:
         self._place = Place.parse(address, "coordinator")
-        self._address = self._place.answering()
-        addresses = self._place.addresses
-        begin = addresses.index(self._address) + 1
-        self._turns = itertools.cycle(addresses[begin:] + addresses[:begin])
         self._credentials = self._place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
-        self._channel = open_channel(self._address, self._credentials, Pings())
-        #: Channel of a call that no coordinator has answered.
-        self._lost: Any = None
+        self._outage = Outage(self._place.addresses, time.monotonic())
+        #: By the hosts; they stay open, because calls of other threads may be under way when a host is left.
+        self._channels: dict[str, Any] = {}
+        self._is_closed = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        if len(self._place.addresses) == 1:
+            self._channel(self._outage.host)
+        else:
+            with suppress(PeerLost):  # a call that needs an answer raises it again
+                self.status()
 
     def status(self) -> Status:
         """Return what the job does, and what it waits for.
@@ -84,13 +89,10 @@ class CoordinatorClient:
             PeerLost: no coordinator answers in time, at any of the hosts.
             ConfigError: the caller may not ask for it.
         """
-        causes = []
         for _ in self._place.addresses:
-            try:
+            with suppress(PeerLost, UnknownHostError):
                 return STATUS.decode(self._unary(requests.STATUS, b""))
-            except (PeerLost, UnknownHostError) as error:
-                causes.append(str(error))
-        raise PeerLost("; ".join(causes))
+        raise PeerLost(self._outage.cause)
 
     def watch(self) -> Iterator[Status]:
         """Iterate over the status: the present one, then one after each change.
@@ -102,13 +104,16 @@ class CoordinatorClient:
         grpc = import_grpc()
         # The first host that answers is watched.
         self.status()
-        with self._asking() as channel:
-            stream = channel.unary_stream(requests.WATCH)(b"")
+        with self._asking() as (channel, host):
+            try:
+                stream = channel.unary_stream(requests.WATCH)(b"")
+            except ValueError:
+                raise PeerLost(_CLOSED.format(host)) from None
             try:
                 for data in stream:
                     yield STATUS.decode(data)
             except grpc.RpcError as error:
-                raise error_of(error, self._address, self._credentials) from None
+                raise error_of(error, host, self._credentials) from None
             finally:
                 stream.cancel()
 
@@ -123,7 +128,7 @@ class CoordinatorClient:
         job = self._place.job
         if job is not None and (name := self.status().name) != job:
             raise ConfigError(
-                f'coordinator at {self._address}: expected job "{job}", got "{name}"; nothing was done'
+                f'coordinator at {self._outage.host}: expected job "{job}", got "{name}"; nothing was done'
             )
         reply: AdminReply = FORMATS[AdminReply].decode(self._unary(requests.ADMIN, ACTIONS.encode(action)))
         return reply.log
@@ -136,12 +141,15 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        with self._asking() as channel:
-            return call(channel, self._address, request, self._timeout_s, self._credentials)
+        with self._asking() as (channel, host):
+            return call(channel, host, request, self._timeout_s, self._credentials)
 
     def close(self) -> None:
-        """End the connection."""
-        self._channel.close()
+        """End the connections."""
+        with self._lock:
+            self._is_closed = True
+            for channel in self._channels.values():
+                channel.close()
 
     def __enter__(self) -> CoordinatorClient:
         return self
@@ -149,27 +157,31 @@ class CoordinatorClient:
     def __exit__(self, *args: object) -> None:
         self.close()
 
-    @contextmanager
-    def _asking(self) -> Iterator[Any]:
-        """Lend the channel to one call. After a call without an answer, the next one takes the next host."""
-        check_process(self._pid, f"the client of the coordinator at {self._address}")
+    def _channel(self, host: str) -> Any:
         with self._lock:
-            if self._channel is self._lost:
-                self._channel.close()
-                self._address = next(self._turns)
-                self._channel = open_channel(self._address, self._credentials, Pings())
-            channel = self._channel
+            if self._is_closed:
+                raise PeerLost(_CLOSED.format(host))
+            if host not in self._channels:
+                self._channels[host] = open_channel(host, self._credentials, Pings())
+            return self._channels[host]
+
+    @contextmanager
+    def _asking(self) -> Iterator[tuple[Any, str]]:
+        """Lend a channel, and its host, to one call. After a call without an answer, the next one takes the next host."""
+        host = self._outage.host
+        check_process(self._pid, f"the client of the coordinator at {host}")
         try:
-            yield channel
-        except PeerLost:
-            # gRPC itself connects to a single host again.
-            if len(self._place.addresses) > 1:
-                self._lost = channel
+            yield self._channel(host), host
+        except (PeerLost, UnknownHostError) as error:
+            with self._lock:
+                # The call of another thread may have moved on already.
+                if host == self._outage.host:
+                    self._outage.failed(time.monotonic(), str(error))
             raise
 
     def _unary(self, method: str, data: bytes) -> bytes:
-        with self._asking() as channel:
-            return _unary(channel, self._address, method, data, self._timeout_s, self._credentials)
+        with self._asking() as (channel, host):
+            return _unary(channel, host, method, data, self._timeout_s, self._credentials)
 
 
 def _unary(
@@ -185,7 +197,6 @@ def _unary(
         answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s)
     except grpc.RpcError as error:
         raise error_of(error, address, credentials) from None
-    except ValueError as error:
-        # The channel was closed by another thread.
-        raise PeerLost(f"coordinator at {address}: {error}") from None
+    except ValueError:
+        raise PeerLost(_CLOSED.format(address)) from None
     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
-from ...trust import Address, check_reachable, tls_problem
+from ...trust import CONNECT_S, Address, check_reachable, tls_problem
 from ..credentials import ClientCredentials
 from ..pings import Pings
 from ..requirements import import_grpc
@@ -13,8 +13,6 @@ from ..wire.formats import MAX_STATUS_BYTES
 
 __all__ = ["certificate_problem", "error_of", "open_channel"]
 
-#: An attempt to connect may take so long, also with shorter pings.
-_CONNECT_S = 2.0
 #: gRPC says so if there was no connection at all, so no handshake.
 _NO_CONNECTION = "Failed to connect to remote host"
 _REMEDY = "give --token-file or --tls-ca"
@@ -33,12 +31,14 @@ def open_channel(
     there = Address.parse(address, what)
     check_reachable(there, what, tls=credentials.verifies_peers, proof=True, remedy=_REMEDY)
     # What accepts a connection and says nothing is given up as what has fallen silent.
-    connect_s = max(_CONNECT_S, pings.every_s + pings.timeout_s)
+    connect_s = max(CONNECT_S, pings.every_s + pings.timeout_s)
     options = [
         *pings.client_options(),
         # Connections are not shared between channels: a new channel has the certificates of now, and tries at once.
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", round(connect_s * 1000)),
+        # By itself a channel that has failed for long tries each two minutes.
+        ("grpc.max_reconnect_backoff_ms", round(connect_s * 1000)),
         ("grpc.max_receive_message_length", MAX_STATUS_BYTES),
         ("grpc.enable_retries", 0),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import queue
 import random
@@ -52,7 +51,7 @@ class Listener(Protocol):
         """There is no connection any more, or an attempt has failed; the next one is made.
 
         Args:
-            text: Cause in words.
+            text: Cause in words; of several hosts, the last one of each.
             is_warning: Whether people are to be told: once, after some seconds without a connection.
         """
 
@@ -91,21 +90,19 @@ class Session:
             raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
         place = Place.parse(address, "coordinator")
-        self._address = place.addresses[0]
-        # A host that accepts a connection and does not answer must not keep the worker from the others.
-        self._turns = itertools.cycle(place.addresses)
+        self._hosts = place.addresses
         self._listener = listener
         self._credentials = place.credentials_or(credentials or ClientCredentials())
         self._pings = pings or Pings()
         # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
-        for one in place.addresses:
+        for one in self._hosts:
             with suppress(UnknownHostError):
                 open_channel(one, self._credentials, self._pings).close()
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._limit_s = limit_s
-        self._outage = Outage(time.monotonic(), limit_s)
+        self._outage = Outage(self._hosts, time.monotonic(), limit_s)
         self._own_host = ""
         self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
@@ -117,7 +114,7 @@ class Session:
             ForkedError: another process made the session.
         """
         self.check_process()
-        self._outage = Outage(time.monotonic(), self._limit_s)
+        self._outage = Outage(self._hosts, time.monotonic(), self._limit_s)
         self._thread.start()
 
     @property
@@ -138,7 +135,7 @@ class Session:
         Raises:
             ConfigError: there was no connection yet, and the coordinator's host is not known.
         """
-        return self._own_host or Address.parse(self._address, "coordinator").own_side()
+        return self._own_host or Address.parse(self._outage.host, "coordinator").own_side()
 
     def send(self, message: FromWorker) -> None:
         """Send a message, without waiting.
@@ -168,11 +165,11 @@ class Session:
         with self._lock:
             connection = self._connection
         if connection is None:
-            cause = self._outage.cause
+            hosts, cause = " or ".join(self._hosts), self._outage.cause
             raise PeerLost(
-                f"there is no connection to the coordinator at {self._address} now{cause and f': {cause}'}"
+                f"there is no connection to the coordinator at {hosts} now{cause and f': {cause}'}"
             )
-        return call(connection.channel, self._address, request, timeout_s)
+        return call(connection.channel, self._outage.host, request, timeout_s)
 
     def close(self) -> None:
         """Send what was said, then end the connection. Idempotent; not in a call of the listener.
@@ -198,7 +195,7 @@ class Session:
 
     def check_process(self) -> None:
         """Raise ForkedError if another process made the session."""
-        check_process(self._pid, f"the session with the coordinator at {self._address}")
+        check_process(self._pid, f"the session with the coordinator at {self._outage.host}")
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -212,12 +209,10 @@ class Session:
                 self._listener.ended(end.error)
                 return
             if attempt.is_last:
-                text = (
-                    f"{self._limit_s:g} s without a coordinator, the most that this worker waits: {end.error}"
-                )
+                text = f"{self._limit_s:g} s without a coordinator, the most that this worker waits: {self._outage.cause}"
                 self._listener.ended(PeerLost(f"{text}; start the coordinator again, or give more orphan_s="))
                 return
-            self._listener.lost(str(end.error), attempt.is_warning)
+            self._listener.lost(self._outage.cause, attempt.is_warning)
             has_lasted = time.monotonic() - began_s > _LASTING_S
             pause_s = 0.0 if has_lasted else min(max(2 * pause_s, _MIN_PAUSE_S), _MAX_PAUSE_S)
 
@@ -248,7 +243,7 @@ class Session:
                     refused = message
         except self._grpc.RpcError as error:
             if refused is None:
-                ours = error_of(error, self._address, credentials)
+                ours = error_of(error, self._outage.host, credentials)
                 is_final = error.code() in self._final_codes()
                 return _End(ours, is_final, isinstance(ours, ConfigError))
         except SoftsError as error:
@@ -259,17 +254,16 @@ class Session:
             connection.close()
         if refused is None:
             return _End(
-                PeerLost(f"the coordinator at {self._address} has closed the connection"), is_final=False
+                PeerLost(f"the coordinator at {self._outage.host} has closed the connection"), is_final=False
             )
-        text = f"the coordinator at {self._address} refuses the worker: {refused.text}"
+        text = f"the coordinator at {self._outage.host} refuses the worker: {refused.text}"
         return _End(PeerLost(text), is_final=True)
 
     def _connect(self) -> _Connection:
-        self._address = next(self._turns)
         # A name server that is away later ends no worker that is connected.
         with suppress(ConfigError):
-            self._own_host = Address.parse(self._address, "coordinator").own_side()
-        channel = open_channel(self._address, self._credentials, self._pings)
+            self._own_host = Address.parse(self._outage.host, "coordinator").own_side()
+        channel = open_channel(self._outage.host, self._credentials, self._pings)
         connection = _Connection(channel, FROM_WORKER.encode(self._listener.hello()))
         with self._lock:
             self._connection = connection

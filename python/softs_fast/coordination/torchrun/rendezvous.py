@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from ...errors import ConfigError, SoftsError
-from ...trust import Address, Place
+from ...trust import Place
 from ..credentials import ClientCredentials
 from ..launcher import launched_seat
 from ..node.membership import Epoch, Membership
@@ -109,8 +109,8 @@ class CoordinatorRendezvous(RendezvousHandler):
         options = AgentOptions.of(parameters.config)
         self._parameters = parameters
         self._timeout_s = options.timeout_s
-        answering = Place.parse(parameters.endpoint, "coordinator").answering()
-        self._address = parameters.local_addr or Address.parse(answering, "coordinator").own_side()
+        place = Place.parse(parameters.endpoint, "coordinator")
+        self._address = parameters.local_addr or place.own_side("coordinator")
         self._member = Membership(
             parameters.endpoint,
             job=parameters.run_id,

@@ -159,7 +159,7 @@ class Flow:
         arguments: Mapping[str, Argument] | None = None,
         *,
         listen: str,
-        token_file: str | Path,
+        token_file: str | Path | None = None,
         start_timeout_s: float = 600.0,
         lost_after_s: float = 30.0,
         rejoin_timeout_s: float = 300.0,
@@ -174,9 +174,10 @@ class Flow:
         Args:
             function: "package.module:function", importable in all processes.
             arguments: Arguments of the function; workers are given the same.
-            listen: Endpoint that workers connect to, such as `tcp://0.0.0.0:4711`.
+            listen: Place that workers connect to, such as `tcp://0.0.0.0:4711`, or
+                `softs://0.0.0.0:4711/JOB?token_file=FILE`.
             token_file: File with the token by which workers prove that they belong to the flow; mode 0600,
-                as ``softs-fast keys new`` makes it.
+                as ``softs-fast keys new`` makes it. None for that of the place, else of SOFTS_FAST_TOKEN_FILE.
             start_timeout_s: How long the workers may take until their roles are made.
             lost_after_s: Seconds without a sign of life after which a worker on another host has left.
             rejoin_timeout_s: How long the flow waits for another process of a worker that has left, until that has made its
@@ -186,13 +187,13 @@ class Flow:
                 all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:
-            ConfigError: as `in_processes`; the endpoint or the token file cannot be used; or
+            ConfigError: as `in_processes`; the place or the token file cannot be used; or
                 `allow_insecure` is needed.
         """
         flow = cls._made_by(function, arguments_of(arguments or {}))
         options = HostOptions(
             listen,
-            Path(token_file),
+            None if token_file is None else Path(token_file),
             start_timeout_s,
             lost_after_s,
             rejoin_timeout_s,
@@ -239,7 +240,7 @@ class Flow:
         options = HostOptions(
             # Both are its own.
             "tcp://127.0.0.1:0",
-            Path(),
+            None,
             start_timeout_s,
             lost_after_s,
             rejoin_timeout_s,

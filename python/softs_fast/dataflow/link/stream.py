@@ -93,8 +93,8 @@ def join(
         limits: Limits of sizes.
 
     Raises:
-        HelloError: one end refused the other, or the master did not answer in time; the text says why.
-        PeerLost: no process listens there, or it belongs to another user.
+        HelloError: one end refused the other; the text says why.
+        PeerLost: no process listens there, it belongs to another user, or does not answer in time.
         ConfigError: endpoint or credentials are malformed.
     """
     return _core.FlowClient(

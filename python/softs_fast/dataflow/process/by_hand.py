@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import secrets
 import time
@@ -12,11 +11,11 @@ from pathlib import Path
 
 from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import Address, Der, Place, TlsFiles, UnknownHostError, bracketed
+from ...trust import CONNECT_S, Address, Der, Outage, Place, TlsFiles, UnknownHostError, bracketed
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
-from ..link.stream import join
+from ..link.stream import StreamLimits, join
 from ..store import DataManager, HostLinks
 from .groups import Groups, interface_of
 from .loop import WorkerLoop
@@ -157,7 +156,8 @@ def read_credentials(place: Place, token_file: Path | None) -> Der:
     found = place.credentials_or(TlsFiles(token_file=token_file)).der()
     if found is None:
         raise ConfigError(
-            "missing token file of the flow; give --token-file, softs:// with ?token_file=, or SOFTS_FAST_TOKEN_FILE"
+            "missing token file of the flow; give --token-file, token_file=, softs:// with ?token_file=, or "
+            "SOFTS_FAST_TOKEN_FILE"
         )
     return found
 
@@ -178,18 +178,22 @@ def _connected(
     place: Place, credentials: Der, worker: int, wait_s: float
 ) -> tuple[Address, _core.FlowClient]:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
-    end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
-    turns = itertools.cycle(place.addresses)
-    # An unknown name must not keep the worker from the other hosts.
-    absent = (PeerLost, UnknownHostError) if len(place.addresses) > 1 else PeerLost
+    outage, pause_s = Outage(place.addresses, time.monotonic(), wait_s), _FIRST_PAUSE_S
+    absent: tuple[type[Exception], ...] = (PeerLost,)
+    limits = StreamLimits()
+    if len(place.addresses) > 1:
+        # Neither an unknown name nor silence must keep the worker from the other hosts.
+        absent, limits = (PeerLost, UnknownHostError), StreamLimits(handshake_s=CONNECT_S)
     while True:
         try:
-            there = Address.parse(f"tcp://{next(turns)}", "master", "tcp://")
+            there = Address.parse(f"tcp://{outage.host}", "master", "tcp://")
             seat = new_seat(worker, secrets.randbits(64))
-            return there, join(f"tcp://{there.target()}", credentials, seat)
+            return there, join(f"tcp://{there.target()}", credentials, seat, limits=limits)
         except absent as error:
-            if time.monotonic() + pause_s > end_s:
-                raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
+            if outage.failed(time.monotonic() + pause_s, str(error)).is_last:
+                raise PeerLost(
+                    f"worker {worker} has waited {wait_s:g} s for the master: {outage.cause}"
+                ) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 

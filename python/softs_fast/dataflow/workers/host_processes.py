@@ -37,8 +37,8 @@ class HostOptions:
     """How a master waits for workers of other hosts.
 
     Args:
-        listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
-        token_file: File with the token that workers must have; mode 0600.
+        listen: Place that workers connect to, `tcp://HOST:PORT` or `softs://HOST:PORT/JOB?token_file=FILE`.
+        token_file: File with the token that workers must have; mode 0600; see `read_token`.
         start_timeout_s: How long the workers may take until their roles are made.
         lost_after_s: Seconds without a sign of life after which a worker on another host has left.
         rejoin_timeout_s: How long another process may take to join with the number of a worker that has left, and to make its
@@ -47,11 +47,11 @@ class HostOptions:
         allow_insecure: Whether processes of roles on several workers may be connected by torch between hosts.
 
     Raises:
-        ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
+        ConfigError: a number is out of range.
     """
 
     listen: str
-    token_file: Path
+    token_file: Path | None = None
     start_timeout_s: float = 600.0
     lost_after_s: float = 30.0
     rejoin_timeout_s: float = 300.0
@@ -59,7 +59,6 @@ class HostOptions:
     allow_insecure: bool = False
 
     def __post_init__(self) -> None:
-        Address.split(self.listen, "master", "tcp://")
         for name in ("start_timeout_s", "lost_after_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, have {getattr(self, name)}")
@@ -77,15 +76,15 @@ class HostProcesses:
         options: Options that say how the master waits for the workers.
 
     Raises:
-        ConfigError: the token file cannot be used, or see `check_groups`.
+        ConfigError: the place or the token file cannot be used, or see `check_groups`.
     """
 
     def __init__(self, declaration: Declaration, options: HostOptions) -> None:
-        check_groups(declaration, options.listen, is_allowed=options.allow_insecure)
+        place = Place.parse(options.listen, "master", scheme="tcp://")
+        self._listen = f"tcp://{place.only_address('master')}"
+        check_groups(declaration, self._listen, is_allowed=options.allow_insecure)
         self._options = options
         self._declaration = declaration
-        self._listen = options.listen
-        place = Place.parse(self._listen, "master", scheme="tcp://")
         self._credentials = read_credentials(place, options.token_file)
         self._nodes: dict[int, str] = {}
         self._free_bytes: dict[int, int] = {}

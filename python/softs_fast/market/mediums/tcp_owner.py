@@ -14,10 +14,11 @@ import struct
 import threading
 from contextlib import suppress
 
+from ..._core import is_ours
 from ...errors import ConfigError, PeerLost, SegmentError
 from ...process import join
 from ...repeated_log import RepeatedLog
-from ...trust import Address, bracketed, check_reachable, is_ours
+from ...trust import Address, bracketed, check_reachable
 
 __all__ = ["HEADER", "PATIENCE_S", "STORED", "Owner", "place_of"]
 

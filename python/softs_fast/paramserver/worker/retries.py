@@ -69,7 +69,7 @@ class Retries:
         self.n_failed = 0
 
     def failed(
-        self, now: float, trouble: Trouble, draw: float, *, asked_s: float = 0.0, detail: str = ""
+        self, now: float, trouble: Trouble, draw: float, *, asked_s: float = 0.0, cause: str = ""
     ) -> Pause:
         """Decide what follows an attempt without an answer.
 
@@ -78,7 +78,7 @@ class Retries:
             trouble: Cause of the failure.
             draw: Random number of [0, 1).
             asked_s: Seconds that Retry-After asks for; 0 without it.
-            detail: Detail of the last failure, for the text.
+            cause: Cause of the last failure at each host in words, for the text.
 
         Raises:
             PeerLost: The server was out of reach for too long.
@@ -87,7 +87,7 @@ class Retries:
         if now - self._since >= self._rejoin_timeout_s:
             raise PeerLost(
                 f"no answer of the server for {now - self._since:.0f} s, {self.n_failed + 1} attempts; "
-                f"the last: {trouble.value}{': ' if detail else ''}{detail}; "
+                f"the last: {cause or trouble.value}; "
                 "look whether the server runs and the URL is still its own, or give more --rejoin-timeout"
             )
         most = min(

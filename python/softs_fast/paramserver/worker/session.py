@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import platform
@@ -104,14 +103,13 @@ class Session:
                 "a file with the server's URL is for an invite; name several hosts instead: softs://HOST,HOST2/JOB?token_file=FILE"
             )
         self._transport = Transport(invite, options.proxy)
-        self._turns = itertools.cycle(() if invite.place is None else invite.place.addresses)
-        next(self._turns, None)
         self._keys: _Keys | None = None
         self._pid = os.getpid()
         self._joining = threading.Lock()
         self._is_closed = threading.Event()
         self._instance = secrets.token_hex(signing.NONCE_BYTES)
-        self._outage = Outage(time.monotonic())
+        hosts = (invite.url,) if invite.place is None else invite.place.addresses
+        self._outage = Outage(hosts, time.monotonic())
         self._random = random.Random(secrets.randbits(64))
 
     @property
@@ -396,8 +394,13 @@ class Session:
         """Wait as long as the machine says, and move to another URL if it says so."""
         if error.trouble is Trouble.CUT and self._keys is None and (problem := self._plain_problem()):
             error = TransportError(Trouble.CERTIFICATE, problem)
-        now, cause = time.monotonic(), f"{error.trouble.value}: {error}"
-        attempt = self._outage.failed(now, cause, is_refusal=error.trouble is Trouble.CERTIFICATE)
+        now, cause = time.monotonic(), f"{self.invite.url}: {error.trouble.value}: {error}"
+        attempt = self._outage.failed(
+            now,
+            cause,
+            is_refusal=error.trouble is Trouble.CERTIFICATE,
+            moves=error.trouble is not Trouble.BUSY,
+        )
         if attempt.is_last:
             url = self.invite.url
             if self.invite.place is not None:
@@ -405,13 +408,13 @@ class Session:
             raise ConfigError(f"the TLS of {url} is not the one of the invite: {error}; ask for a new invite")
         self.traffic.failures += 1
         draw = self._random.random()
-        pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
+        pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, cause=self._outage.cause)
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
-        _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)
+        _log.log(level, "no answer of the server, attempt %d: %s", retries.n_failed, cause)
         if self.invite.place is not None:
             if error.trouble is not Trouble.BUSY:
-                self._take_next_host()
+                self._take_host()
         elif pause.asks_url or self._options.url_file is not None:
             self._look_for_url(pause.asks_url)
         if self._is_closed.wait(pause.seconds):
@@ -424,9 +427,9 @@ class Session:
             return None
         return tls_problem(url.hostname, url.port or 80, TlsFiles())
 
-    def _take_next_host(self) -> None:
-        """Use the next host of the place, and the token file as it is now."""
-        moved = self.invite.moved(f"https://{next(self._turns)}")
+    def _take_host(self) -> None:
+        """Use the host that is to be tried now, and the token file as it is now."""
+        moved = self.invite.moved(f"https://{self._outage.host}")
         try:
             self._transport.move(moved)
         except ConfigError as error:

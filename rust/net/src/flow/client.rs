@@ -64,10 +64,11 @@ impl FlowClient {
         let channel = match join(socket, credentials, &mut worker, (begun, limits.handshake), interrupted)? {
             Joined::Yes(channel) => channel,
             Joined::Interrupted => return Ok(Waited::Interrupted),
-            Joined::Refused(why) | Joined::Lost(why) => {
+            Joined::Refused(why) => {
                 let (worker, endpoint) = (introduction.worker, text.to_owned());
                 return Err(NetError::NotJoined { worker, endpoint, why });
             }
+            Joined::Lost(why) => return Err(NetError::NoMaster { endpoint: text.to_owned(), why }),
         };
         let incarnation = worker.joined().unwrap_or_default();
         let options = StreamOptions {

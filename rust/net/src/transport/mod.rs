@@ -17,3 +17,4 @@ pub use connection::Connection;
 pub use endpoint::{Endpoint, MAX_SOCKET_PATH_BYTES};
 pub use socket::{KeepAlive, wait};
 pub use spin::SPIN;
+pub use tcp_owner::is_ours;

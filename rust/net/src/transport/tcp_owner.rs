@@ -42,9 +42,11 @@ impl TcpOwners {
         let (Ok(own), Ok(peer)) = (own, peer) else {
             return Owner::Gone;
         };
-        if !peer.ip().is_loopback() {
-            return Owner::Welcome;
-        }
+        if peer.ip().is_loopback() { self.owner(peer, own) } else { Owner::Welcome }
+    }
+
+    /// The owner of the socket that is bound to `peer` and connected to `own`.
+    fn owner(&self, peer: SocketAddr, own: SocketAddr) -> Owner {
         match self.ask(peer, own).or_else(|_| look_up(peer, own)) {
             // Root may do what we may.
             Ok(Some(uid)) if uid == own_uid() || uid == 0 => Owner::Welcome,
@@ -72,10 +74,18 @@ impl TcpOwners {
     }
 }
 
-/// As IPv4 where it is IPv4 in IPv6.
+/// Whether the peer of a connection on this machine is our user or root; false if the kernel does not tell.
+pub fn is_ours(peer: SocketAddr, own: SocketAddr) -> bool {
+    TcpOwners::new().owner(canonical(peer), canonical(own)) == Owner::Welcome
+}
+
 fn address(found: rustix::net::SocketAddrAny) -> Result<SocketAddr, Errno> {
-    let found = SocketAddr::try_from(found)?;
-    Ok(SocketAddr::new(found.ip().to_canonical(), found.port()))
+    SocketAddr::try_from(found).map(canonical)
+}
+
+/// As IPv4 where it is IPv4 in IPv6.
+fn canonical(found: SocketAddr) -> SocketAddr {
+    SocketAddr::new(found.ip().to_canonical(), found.port())
 }
 
 const HEADER_LEN: usize = 16;
@@ -202,6 +212,7 @@ mod tests {
             let there = address(rustix::net::getpeername(&accepted).unwrap().unwrap()).unwrap();
             assert_eq!(owners.ask(there, own), Ok(Some(own_uid())), "{to} at {host}");
             assert_eq!(look_up(there, own).unwrap(), Some(own_uid()), "{to} at {host}");
+            assert!(is_ours(there, own), "{to} at {host}");
             // Another user could send something and close: then it is not known which user has sent it.
             drop(peer);
             assert_eq!(owners.of_peer(&accepted), Owner::Gone, "{to} at {host}");
@@ -215,6 +226,7 @@ mod tests {
         let nowhere = "127.0.0.1:1".parse().unwrap();
         assert_eq!(owners.ask(nowhere, nowhere), Ok(None));
         assert_eq!(look_up(nowhere, nowhere).unwrap(), None);
+        assert!(!is_ours(nowhere, nowhere));
         assert_eq!(TcpOwners { diagnosis: None }.ask(nowhere, nowhere), Err(Errno::OPNOTSUPP));
     }
 }
