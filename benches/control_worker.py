@@ -9,7 +9,6 @@ from softs_fast.dataflow.link.messages import Abort
 from softs_fast.dataflow.link.stream import WorkerStream, join
 from softs_fast.errors import PeerLost
 
-TOKEN = "the-token-of-this-bench"
 #: Messages with a text of 64 bytes, and one that has the worker hold the GIL.
 PAYLOAD = Abort(1, "x" * 64)
 HOLD = Abort(1, "hold")
@@ -18,7 +17,7 @@ HOLD_S = 600
 
 def work(endpoint: str, worker: int) -> None:
     """Answer each message from Python, until the connection ends."""
-    stream = WorkerStream(join(endpoint, TOKEN, worker))
+    stream = WorkerStream(join(endpoint, None, worker))
     stream.publish("spec", bytes(64))
     with suppress(PeerLost):
         while True:

@@ -28,7 +28,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import softs_fast.dataflow as df
-from benches.control_worker import HOLD, PAYLOAD, TOKEN, work
+from benches.control_worker import HOLD, PAYLOAD, work
 from softs_fast.dataflow.link.events import Joined, Left, Received
 from softs_fast.dataflow.link.stream import MasterStream, listen_at
 
@@ -62,7 +62,7 @@ def running(server: MasterStream, n: int) -> Iterator[list[Any]]:
 def round_trips(n: int, rounds: int) -> list[float]:
     """Return milliseconds from the first message to the last answer of n workers."""
     found = []
-    with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, n):
+    with closing(MasterStream(listen_at("ipc://*", None))) as server, running(server, n):
         for turn in range(WARM_UP + rounds):
             begun = time.perf_counter()
             for worker in range(n):
@@ -94,7 +94,7 @@ def flow_calls(n: int, rounds: int) -> list[float]:
 def questions(rounds: int) -> list[float]:
     """Return milliseconds of a question to a worker that holds the GIL."""
     found = []
-    with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, 1):
+    with closing(MasterStream(listen_at("ipc://*", None))) as server, running(server, 1):
         server.send(0, HOLD)
         server.receive(WAIT_S)
         for turn in range(WARM_UP + rounds):
@@ -109,7 +109,7 @@ def deaths(rounds: int) -> list[float]:
     """Return milliseconds from SIGKILL to the departure of a worker."""
     found = []
     for _ in range(rounds):
-        with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, 1) as (process,):
+        with closing(MasterStream(listen_at("ipc://*", None))) as server, running(server, 1) as (process,):
             pid = process.pid
             assert pid is not None
             begun = time.perf_counter()

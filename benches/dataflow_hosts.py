@@ -2,8 +2,8 @@
 
 One process puts 8,192 rows of different lengths in two columns; another, which says that it is on another host, reads all
 of them, in turns: `get` (copies for a function), `fetch` (into its own store, for all workers of its host). Beside them
-the same bytes through a plain socket into new memory, and the same rows through shared memory. Times are elapsed, and
-those of the processor of both processes; medians of the rounds.
+the same bytes through a plain socket into new memory, and the same rows through shared memory: nothing else is plain. Times
+are elapsed, and those of the processor of both processes; medians of the rounds.
 """
 
 from __future__ import annotations
@@ -14,29 +14,41 @@ import os
 import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
 from softs_fast.dataflow.store import DataManager, HostLinks, Places, segments
-from softs_fast.trust import new_token
+from softs_fast.trust import Der, TlsFiles, write_token
 
 from .dataflow_store import COLUMNS, ROWS, rows
 
 _WAYS = ("plain socket", "get", "fetch", "shared memory")
 
 
-def read(connection: Connection, token: str) -> None:
+def new_credentials() -> Der:
+    """Return what both processes show each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "token")
+        write_token(path)
+        found = TlsFiles(token_file=path).der()
+    assert found is not None
+    return found
+
+
+def read(connection: Connection, shown: Der) -> None:
     """Read what the other process says, check it, and answer with seconds: elapsed, and of the processor."""
     torch.set_num_threads(1)
     expected = rows()
     gc.freeze()
     with mock.patch.object(segments, "boot_id", return_value="another host"):
-        far = DataManager(1, max_bytes=1 << 29, links=HostLinks(token))
+        far = DataManager(1, max_bytes=1 << 29, links=HostLinks(shown))
     near = DataManager(2, max_bytes=1 << 20)
     connection.send("ready")
     while (said := connection.recv()) is not None:
@@ -86,17 +98,17 @@ def serve(server: socket.socket, whole: memoryview) -> None:
 
 def measure(rounds: int) -> tuple[int, dict[str, tuple[float, float]]]:
     """Return the bytes, and by way the milliseconds: elapsed, and of the processors."""
-    data, token = rows(), new_token()
+    data, shown = rows(), new_credentials()
     whole = memoryview(torch.cat([one.view(torch.uint8) for name in COLUMNS for one in data[name]]).numpy())
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=serve, args=(server, whole), daemon=True).start()
     here, there = multiprocessing.Pipe()
-    reader = multiprocessing.get_context("spawn").Process(target=read, args=(there, token))
+    reader = multiprocessing.get_context("spawn").Process(target=read, args=(there, shown))
     reader.start()
     here.recv()
     gc.freeze()
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in _WAYS}
-    with DataManager(0, max_bytes=1 << 29, links=HostLinks(token)) as store:
+    with DataManager(0, max_bytes=1 << 29, links=HostLinks(shown)) as store:
         for _ in range(rounds + 1):
             for way in _WAYS:
                 wire = [store.put(name, range(ROWS), data[name]).as_wire() for name in COLUMNS]

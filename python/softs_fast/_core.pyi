@@ -483,13 +483,13 @@ class ControlSubscriber:
 class FlowClient:
     """A worker's end of the control stream of a flow: one native thread, from construction to `close` or its end.
 
-    `limits`: bytes of a frame, bytes that may wait to be sent, bytes that may wait to be received, workers, seconds of
-    the handshake. Time-outs in seconds.
+    `credentials`: as of `HostLink`; None: plain, on this host alone. `limits`: bytes of a frame, bytes that may wait to be
+    sent, bytes that may wait to be received, workers, seconds of the handshake. Time-outs in seconds.
 
     Raises:
         HelloError: one end refused the other.
         PeerLost: no master listens there, or the system refused something.
-        ConfigError: endpoint or token are malformed, or a token is needed.
+        ConfigError: endpoint or credentials are malformed, or credentials are needed.
         OverflowError: a number is negative or has too many bits.
     """
 
@@ -498,7 +498,7 @@ class FlowClient:
         endpoint: str,
         worker: int,
         host: str,
-        token: str | None,
+        credentials: tuple[bytes, list[bytes], list[bytes]] | None,
         incarnation: int,
         limits: tuple[int, int, int, int, float],
     ) -> FlowClient: ...
@@ -548,13 +548,13 @@ class FlowClient:
 
 @final
 class RowServer:
-    """Serves the values of one segment to processes that have a token: one native thread, until `close`.
+    """Serves the values of one segment to processes with credentials: one native thread, until `close`.
 
     `file`: descriptor of the segment, opened again for reading. `first`: byte of the file at which its data begins.
     `segment`: its random number. `stall_s`: how long a reader may take nothing.
 
     Raises:
-        ConfigError: endpoint or token are malformed.
+        ConfigError: endpoint or credentials are malformed.
         EndpointInUse: a process listens there.
         SegmentError: the descriptor cannot be opened again.
         PeerLost: the system refused something.
@@ -563,7 +563,7 @@ class RowServer:
     def __new__(
         cls,
         endpoint: str,
-        token: str,
+        credentials: tuple[bytes, list[bytes], list[bytes]],
         file: int,
         first: int,
         n_bytes: int,
@@ -588,10 +588,12 @@ class RowReader:
     Raises:
         HelloError: one end refused the other.
         PeerLost: no process listens there, or it does not answer in time.
-        ConfigError: endpoint or token are malformed.
+        ConfigError: endpoint or credentials are malformed.
     """
 
-    def __new__(cls, endpoint: str, token: str, timeout_s: float) -> RowReader: ...
+    def __new__(
+        cls, endpoint: str, credentials: tuple[bytes, list[bytes], list[bytes]], timeout_s: float
+    ) -> RowReader: ...
     def read(self, segment: bytes, values: bytes, out: object, stall_s: float) -> tuple[int, bool] | None:
         """Read values of a segment into memory, without the GIL.
 
@@ -614,7 +616,7 @@ class FlowServer:
 
     Raises:
         EndpointInUse: a process listens there already, or its path is no socket.
-        ConfigError: endpoint or token are malformed, or a token is needed.
+        ConfigError: endpoint or credentials are malformed, or credentials are needed.
         PeerLost: the system refused something else.
         OverflowError: a number is negative or has too many bits.
     """
@@ -622,7 +624,7 @@ class FlowServer:
     def __new__(
         cls,
         endpoint: str,
-        token: str | None,
+        credentials: tuple[bytes, list[bytes], list[bytes]] | None,
         incarnation: int,
         oldest: int,
         limits: tuple[int, int, int, int, float],

@@ -13,7 +13,9 @@ from softs_fast.cli import main
 from softs_fast.cli.flow import argument
 from softs_fast.dataflow.process import by_hand
 from softs_fast.errors import PeerLost
-from softs_fast.trust import Place, UnknownHostError, write_token
+from softs_fast.trust import Der, Place, UnknownHostError, write_token
+
+SHOWN: Der = (b"", [], [])
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
@@ -68,7 +70,7 @@ def test_errors_before_it_has_joined(
 def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def join(endpoint: str, token: str, seat: int, **limits: Any) -> str:
+    def join(endpoint: str, credentials: Der, seat: int, **limits: Any) -> str:
         asked.append(endpoint)
         if endpoint != "tcp://127.0.0.1:9":
             raise PeerLost("no master")
@@ -77,20 +79,20 @@ def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(by_hand, "join", join)
     # No master at the first host, and no name server that knows the second: neither keeps the worker from the third.
     place = Place(("127.0.0.1:8", "a..b:1", "127.0.0.1:9"))
-    there, joined = by_hand._connected(place, "token", 0, 300.0)
+    there, joined = by_hand._connected(place, SHOWN, 0, 300.0)
     assert (there.port, joined) == (9, "joined")
     assert asked == ["tcp://127.0.0.1:8", "tcp://127.0.0.1:9"]
     with pytest.raises(UnknownHostError):
-        by_hand._connected(Place(("a..b:1",)), "token", 0, 300.0)
+        by_hand._connected(Place(("a..b:1",)), SHOWN, 0, 300.0)
     with pytest.raises(PeerLost, match="no master"):
-        by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), "token", 0, 0.0)
+        by_hand._connected(Place.parse("tcp://*:4711", "master", scheme="tcp://"), SHOWN, 0, 0.0)
     assert asked[-1] == "tcp://*:4711"
 
 
 def test_the_error_names_each_host_that_was_tried_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now_s=0.0)
 
-    def join(endpoint: str, token: str, seat: int, **limits: Any) -> str:
+    def join(endpoint: str, credentials: Der, seat: int, **limits: Any) -> str:
         raise PeerLost(f"no master at {endpoint} at {clock.now_s:.1f} s")
 
     def sleep(seconds: float) -> None:
@@ -99,7 +101,7 @@ def test_the_error_names_each_host_that_was_tried_with_its_reason(monkeypatch: p
     monkeypatch.setattr(by_hand, "join", join)
     monkeypatch.setattr(by_hand, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep))
     with pytest.raises(PeerLost) as raised:
-        by_hand._connected(Place(("127.0.0.1:8", "127.0.0.1:9")), "token", 5, 0.5)
+        by_hand._connected(Place(("127.0.0.1:8", "127.0.0.1:9")), SHOWN, 5, 0.5)
     assert str(raised.value) == (
         "worker 5 has waited 0.5 s for the master: "
         "no master at tcp://127.0.0.1:8 at 0.3 s; no master at tcp://127.0.0.1:9 at 0.1 s"

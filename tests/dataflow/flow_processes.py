@@ -19,7 +19,6 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, listen_at
 from softs_fast.dataflow.process.worker import FlowWorker
 from softs_fast.dataflow.workers.processes import ProcessBackend
-from softs_fast.trust import new_token
 
 #: So long a fleet waits for a worker that was told to end.
 END_S = 3.0
@@ -36,11 +35,10 @@ def serve(
     make: Callable[[], Declaration],
     lines: list[str],
     endpoint: str,
-    token: str,
     meeting: str | None = None,
 ) -> None:
     """Be a worker."""
-    one = FlowWorker(worker, make, lines, lambda number: WorkerStream(join(endpoint, token, number)), meeting)
+    one = FlowWorker(worker, make, lines, lambda number: WorkerStream(join(endpoint, None, number)), meeting)
     one.start()
     one.wait()
     one.stop()
@@ -78,9 +76,8 @@ class ForkedWorkers:
 
     def start(self) -> MasterStream:
         """Start all; each joins when it has begun."""
-        token = new_token()
-        link = MasterStream(listen_at("ipc://*", token))
-        self._told: tuple[str, ...] = (link.endpoint, token)
+        link = MasterStream(listen_at("ipc://*", None))
+        self._told: tuple[str, ...] = (link.endpoint,)
         if self.meets:
             self._file = os.memfd_create("meeting")
             self._told += (f"/proc/{os.getpid()}/fd/{self._file}",)

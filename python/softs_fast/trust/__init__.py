@@ -18,13 +18,14 @@ from .addresses import Address, UnknownHostError, bracketed, check_reachable, is
 from .handshake import refusal_of, tls_problem
 from .outage import CONNECT_S, Attempt, Outage
 from .places import Place
-from .tls import TlsFiles
+from .tls import Der, TlsFiles
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
     "CONNECT_S",
     "Address",
     "Attempt",
+    "Der",
     "Outage",
     "Place",
     "TlsFiles",

@@ -22,9 +22,11 @@ from .addresses import Address
 from .kept import Kept, read_public, read_secret
 from .tokens import read_tokens
 
-__all__ = ["TlsFiles"]
+__all__ = ["Der", "TlsFiles"]
 
 _LOGGER = logging.getLogger(__name__)
+#: Key (PKCS#8), certificates and CAs of peers, as the native side takes them.
+Der = tuple[bytes, list[bytes], list[bytes]]
 #: MFD_NOEXEC_SEAL of Linux.
 _NOEXEC_SEAL = 0x8
 
@@ -164,7 +166,7 @@ class TlsFiles:
         self.load(context)
         return context
 
-    def der(self) -> tuple[bytes, list[bytes], list[bytes]] | None:
+    def der(self) -> Der | None:
         """Return key (PKCS#8), certificates and CAs of peers in DER, as they are now; None without files.
 
         They are for an end that connects and is connected to: it shows a certificate, and demands one.

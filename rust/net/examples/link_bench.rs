@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::link::LinkOptions;
-use softs_net::link::tls::Credentials;
 use softs_net::supplier::{Batch, LanePolicy, Options, Supplier, Task};
+use softs_net::tls::Credentials;
 use softs_net::{BrokerHandle, BrokerOptions, Endpoint, HostLink, SPIN};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};

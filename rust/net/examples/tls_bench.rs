@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use softs_net::link::tls::{Credentials, Plaintext, RECEIVE_BYTES, Session};
+use softs_net::tls::{Credentials, Plaintext, RECEIVE_BYTES, Service, Session};
 
 #[path = "../tests/certificates/mod.rs"]
 mod certificates;
@@ -77,7 +77,8 @@ fn main() -> Result<(), Failure> {
 fn handshake(credentials: &Credentials) -> Result<f64, Failure> {
     let begun = Instant::now();
     let now = SystemTime::now();
-    let mut ends = [Session::dial(credentials, now)?, Session::accept(credentials, now)?];
+    let mut ends =
+        [Session::dial(credentials, Service::Link, now)?, Session::accept(credentials, Service::Link, now)?];
     for turn in 0.. {
         if ends.iter().all(Session::is_ready) {
             break;
@@ -142,8 +143,11 @@ impl End {
     fn new(socket: TcpStream, credentials: Option<&Credentials>, has_dialled: bool) -> Result<Self, Failure> {
         let Some(credentials) = credentials else { return Ok(Self { socket, session: None }) };
         let now = SystemTime::now();
-        let session =
-            if has_dialled { Session::dial(credentials, now) } else { Session::accept(credentials, now) };
+        let session = if has_dialled {
+            Session::dial(credentials, Service::Link, now)
+        } else {
+            Session::accept(credentials, Service::Link, now)
+        };
         let (mut session, mut socket) = (session?, socket);
         flush(&mut session, &mut socket)?;
         while !session.is_ready() {

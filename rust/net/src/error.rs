@@ -74,9 +74,9 @@ pub enum NetError {
         /// What it did.
         why: String,
     },
-    /// Other machines could reach the control stream of a flow, and it has no token.
+    /// Other machines could reach the control stream of a flow, and it has no credentials.
     #[error(
-        "endpoint {endpoint} can be reached from other machines; give master and workers the same token, or use ipc:// or 127.0.0.1"
+        "endpoint {endpoint} can be reached from other machines; give master and workers the same token file, or use ipc:// or 127.0.0.1"
     )]
     TokenNeeded {
         /// Where.

@@ -5,6 +5,7 @@
 //! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
 //! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
 //! * [`HostLink`]: samples from and to other hosts.
+//! * [`tls`]: encryption of links and flows.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`end_after`]: ends this process after another one.
 //! * [`is_ours`]: whether the peer of a connection on this machine is this user.
@@ -13,6 +14,10 @@
 /// As tests outside the crate call it, which share their certificates with those inside.
 #[cfg(test)]
 extern crate self as softs_net;
+
+#[cfg(test)]
+#[path = "../tests/certificates/mod.rs"]
+mod certificates;
 
 mod broker;
 pub mod client;
@@ -23,6 +28,7 @@ mod lanes;
 pub mod link;
 mod runtime;
 pub mod supplier;
+pub mod tls;
 mod transport;
 mod waited;
 

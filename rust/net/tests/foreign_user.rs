@@ -1,5 +1,5 @@
 //! Another user connects at neither end of an ipc endpoint, whatever the file modes are, and on loopback to no broker and
-//! to no master of a flow without a token. Needs root, to run as another user.
+//! to no master of a flow without credentials. Needs root, to run as another user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -185,19 +185,20 @@ fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
     }
 }
 
-/// The master of a flow that has no token.
+/// The master of a flow without credentials.
 fn master(endpoint: Endpoint) -> FlowServer {
-    let admission = Admission { incarnation: 1, oldest: 0, token: None };
+    let admission = Admission { incarnation: 1, oldest: 0 };
     let keep_alive = KeepAlive::within(WATCHDOG);
-    FlowServer::start(ServerOptions { endpoint, admission, limits: Limits::default(), keep_alive }).unwrap()
+    let (credentials, limits) = (None, Limits::default());
+    FlowServer::start(ServerOptions { endpoint, admission, credentials, limits, keep_alive }).unwrap()
 }
 
 /// Worker 3 of a flow.
 fn join(endpoint: &str) -> Result<FlowClient, NetError> {
-    let introduction = Introduction { worker: 3, pid: std::process::id(), host: "here".to_owned() };
-    let endpoint = endpoint.parse().unwrap();
-    let limits = Limits::default();
-    let options = ClientOptions { endpoint, introduction, incarnation: 0, token: None, limits };
+    let host = "here".to_owned();
+    let introduction = Introduction { worker: 3, pid: std::process::id(), host, incarnation: 0 };
+    let (endpoint, limits) = (endpoint.parse().unwrap(), Limits::default());
+    let options = ClientOptions { endpoint, introduction, credentials: None, limits };
     match FlowClient::join(options, &mut || false)? {
         Waited::Ready(worker) => Ok(worker),
         other => panic!("nothing ends the wait of a worker: {other:?}"),

@@ -4,6 +4,7 @@
 mod broker;
 mod client;
 mod control;
+mod credentials;
 mod errors;
 mod flow;
 mod link;

@@ -12,13 +12,13 @@ import host_flow
 import pytest
 from flows import ROWS, calls_of, make_flow, summary
 from host_workers import HostWorkers, on_hosts, told
+from token_files import credentials
 from waiting import free_ports
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.link.stream import MasterStream, listen_at
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
-from softs_fast.trust import new_token
 
 
 def listening(pid: int) -> set[str]:
@@ -108,10 +108,10 @@ def test_workers_that_are_missing_are_named(
 def test_a_worker_with_another_token_ends_with_the_reason(tmp_path: Path) -> None:
     with (
         HostWorkers(tmp_path, "host_flow:make_flow") as workers,
-        closing(MasterStream(listen_at(workers.endpoint, new_token()))),
+        closing(MasterStream(listen_at(workers.endpoint, credentials("b")))),
     ):
         workers.start(1)
-        assert "the token of the master is not that of this worker" in workers.log(1)
+        assert "it does not have the token of this host; give both the same token file" in workers.log(1)
 
 
 def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:

@@ -11,15 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import pytest
+from token_files import credentials
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.events import Joined, Left, LinkEvent, Received
 from softs_fast.dataflow.link.messages import Abort, Message
 from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, listen_at
 from softs_fast.errors import FlowError, PeerLost, SoftsError
+from softs_fast.trust import Der
 
-#: That of all masters and workers of these tests, in whatever process.
-TOKEN = "the-token-of-these-tests"
+#: An endpoint of other hosts, and what its ends show each other.
+ANY, SHOWN = "tcp://127.0.0.1:0", credentials("a")
+#: Endpoint and credentials of both ends: of one host, and of several.
+each_way = pytest.mark.parametrize("way", [("ipc://*", None), (ANY, SHOWN)], ids=["plain", "TLS"])
+Way = tuple[str, Der | None]
 
 
 def say(text: str) -> Message:
@@ -33,9 +39,9 @@ def said(message: Message) -> str:
     return message.reason
 
 
-def work(endpoint: str, worker: int) -> None:
+def work(endpoint: str, worker: int, credentials: Der | None) -> None:
     """Join and obey: `echo TEXT`, `hold SECONDS` (with the GIL), `fork`, `burst N`, `leave`."""
-    stream = WorkerStream(join(endpoint, TOKEN, worker))
+    stream = WorkerStream(join(endpoint, credentials, worker))
     stream.publish("spec", json.dumps({"pid": os.getpid()}).encode())
     while True:
         try:
@@ -74,32 +80,44 @@ def lasting_fork() -> int:
 
 
 @contextmanager
-def opened(endpoint: str = "ipc://*", **options: Any) -> Iterator[MasterStream]:
+def opened(
+    endpoint: str = "ipc://*", credentials: Der | None = None, **options: Any
+) -> Iterator[MasterStream]:
     """Be a master."""
-    with closing(MasterStream(listen_at(endpoint, TOKEN, **options))) as master:
+    with closing(MasterStream(listen_at(endpoint, credentials, **options))) as master:
         yield master
 
 
 @contextmanager
-def joined(master: MasterStream, worker: int, **options: Any) -> Iterator[WorkerStream]:
+def joined(
+    master: MasterStream, worker: int, credentials: Der | None = None, **options: Any
+) -> Iterator[WorkerStream]:
     """Be a worker of which the master knows that it has joined."""
-    with closing(WorkerStream(join(master.endpoint, TOKEN, worker, **options))) as stream:
+    with closing(WorkerStream(join(master.endpoint, credentials, worker, **options))) as stream:
         assert isinstance(events(master)[0], Joined)
         yield stream
 
 
 @contextmanager
-def both(**options: Any) -> Iterator[tuple[MasterStream, WorkerStream]]:
+def both(
+    endpoint: str = "ipc://*", credentials: Der | None = None, **options: Any
+) -> Iterator[tuple[MasterStream, WorkerStream]]:
     """Be a master and its worker 0, which has joined."""
-    with opened(**options) as master, joined(master, 0, **options) as worker:
+    with (
+        opened(endpoint, credentials, **options) as master,
+        joined(master, 0, credentials, **options) as worker,
+    ):
         yield master, worker
 
 
 @contextmanager
-def running(master: MasterStream, *workers: int) -> Iterator[dict[int, Any]]:
+def running(master: MasterStream, *workers: int, credentials: Der | None = None) -> Iterator[dict[int, Any]]:
     """Run workers that have joined; kill what is left of them at the end."""
     context = multiprocessing.get_context("forkserver")
-    processes = {worker: context.Process(target=work, args=(master.endpoint, worker)) for worker in workers}
+    processes = {
+        worker: context.Process(target=work, args=(master.endpoint, worker, credentials))
+        for worker in workers
+    }
     for process in processes.values():
         process.start()
     try:
@@ -140,10 +158,10 @@ def departure(master: MasterStream) -> Left:
                 return event
 
 
-def refusal(endpoint: str, worker: int, token: str = TOKEN, **options: Any) -> str:
+def refusal(endpoint: str, worker: int, credentials: Der | None = None, **options: Any) -> str:
     """Return why a worker of this process does not join."""
     try:
-        join(endpoint, token, worker, **options).close(0)
+        join(endpoint, credentials, worker, **options).close(0)
     except SoftsError as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError(f"worker {worker} has joined")

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 
 import pytest
-from stream_peers import TOKEN, both, departure, events, opened, running, said, say, texts
+from stream_peers import Way, both, departure, each_way, events, opened, running, said, say, texts
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.events import Left, Received
@@ -17,10 +17,11 @@ from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, li
 from softs_fast.errors import FlowError, ForkedError, PeerLost
 
 
-def test_a_killed_worker_has_left_and_its_number_is_free() -> None:
-    with opened() as master:
+@each_way
+def test_a_killed_worker_has_left_and_its_number_is_free(way: Way) -> None:
+    with opened(*way) as master:
         for _ in range(2):
-            with running(master, 0, 1) as processes:
+            with running(master, 0, 1, credentials=way[1]) as processes:
                 master.send(0, say("echo before"))
                 assert texts(master, 1) == ["before"]
                 processes[0].kill()
@@ -35,8 +36,9 @@ def test_a_killed_worker_has_left_and_its_number_is_free() -> None:
             assert departure(master).worker == 1
 
 
-def test_what_a_killed_worker_sent_is_received_before_its_departure() -> None:
-    with opened() as master, running(master, 0) as processes:
+@each_way
+def test_what_a_killed_worker_sent_is_received_before_its_departure(way: Way) -> None:
+    with opened(*way) as master, running(master, 0, credentials=way[1]) as processes:
         master.send(0, say("burst 500"))
         found = list(events(master))
         processes[0].kill()
@@ -77,7 +79,7 @@ def test_a_worker_that_is_killed_while_stopped_or_holding_the_gil_has_left() -> 
 
 def serve(pipe: Connection) -> None:
     """A master with one worker and a fork, until it is killed."""
-    master = MasterStream(listen_at("ipc://*", TOKEN))
+    master = MasterStream(listen_at("ipc://*", None))
     pipe.send(master.endpoint)
     events(master)
     master.send(0, say("hello"))
@@ -96,7 +98,7 @@ def test_a_worker_learns_that_its_master_was_killed() -> None:
     theirs.close()
     fork = None
     try:
-        with closing(WorkerStream(join(ours.recv(), TOKEN, 0))) as worker:
+        with closing(WorkerStream(join(ours.recv(), None, 0))) as worker:
             fork = ours.recv()
             assert worker.receive(WATCHDOG_S) == [say("hello")]
             master.kill()

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stream_peers import TOKEN, both, departure, events, flood, opened, running, said, say, texts
+from stream_peers import Way, both, departure, each_way, events, flood, opened, running, said, say, texts
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.link.events import Joined, Left, Received
@@ -23,8 +23,9 @@ from softs_fast.errors import ConfigError, FlowError, PeerLost
 LONG = Free(tuple(range(1 << 60, (1 << 60) + (1 << 17))))
 
 
-def test_ten_thousand_messages_keep_their_order_both_ways() -> None:
-    with opened() as master, closing(WorkerStream(join(master.endpoint, TOKEN, 0))) as worker:
+@each_way
+def test_ten_thousand_messages_keep_their_order_both_ways(way: Way) -> None:
+    with opened(*way) as master, closing(WorkerStream(join(master.endpoint, way[1], 0))) as worker:
         assert events(master) == [Joined(0, os.getpid(), os.uname().nodename)]
         numbers = [str(number) for number in range(10_000)]
         received: list[str] = []
@@ -43,8 +44,9 @@ def test_ten_thousand_messages_keep_their_order_both_ways() -> None:
         assert received == numbers
 
 
-def test_a_long_message_passes_both_ways() -> None:
-    with both() as (master, worker):
+@each_way
+def test_a_long_message_passes_both_ways(way: Way) -> None:
+    with both(*way) as (master, worker):
         master.send(0, LONG)
         (found,) = worker.receive(WATCHDOG_S)
         worker.send(found)
@@ -94,8 +96,9 @@ def test_what_is_published_has_an_age_and_is_replaced() -> None:
             master.ask(7, "spec", WATCHDOG_S)
 
 
-def test_a_worker_that_does_not_receive_gets_no_more_than_its_limit() -> None:
-    with both(limits=StreamLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)) as (master, worker):
+@each_way
+def test_a_worker_that_does_not_receive_gets_no_more_than_its_limit(way: Way) -> None:
+    with both(*way, limits=StreamLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)) as (master, worker):
         sent, why = flood(lambda message: master.send(0, message))
         assert why.startswith("worker 0 takes no more orders: worker 0 reads too slowly: ")
         # All that was taken arrives, in order.
@@ -105,8 +108,9 @@ def test_a_worker_that_does_not_receive_gets_no_more_than_its_limit() -> None:
         assert received == list(range(sent))
 
 
-def test_a_master_that_does_not_receive_slows_its_worker_down() -> None:
-    with both(limits=StreamLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)) as (master, worker):
+@each_way
+def test_a_master_that_does_not_receive_slows_its_worker_down(way: Way) -> None:
+    with both(*way, limits=StreamLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)) as (master, worker):
         sent, why = flood(worker.send)
         assert why.startswith("the master takes no more: the master reads too slowly")
         with pytest.raises(PeerLost, match="was closed"):
@@ -120,8 +124,9 @@ def test_a_master_that_does_not_receive_slows_its_worker_down() -> None:
         assert sent - 16 <= len(arrived) <= sent
 
 
-def test_receive_ends_with_the_time_and_with_the_connection() -> None:
-    with both() as (master, worker):
+@each_way
+def test_receive_ends_with_the_time_and_with_the_connection(way: Way) -> None:
+    with both(*way) as (master, worker):
         assert worker.receive(0) == [] == worker.receive(0.01)
         assert master.receive(0) == [] == master.receive(0.01)
         master.send(0, say("last"))
@@ -134,8 +139,9 @@ def test_receive_ends_with_the_time_and_with_the_connection() -> None:
             worker.send(say("more"))
 
 
-def test_closing_writes_what_was_sent() -> None:
-    with both() as (master, worker):
+@each_way
+def test_closing_writes_what_was_sent(way: Way) -> None:
+    with both(*way) as (master, worker):
         worker.send(say("last"))
         worker.close()
         found = list(events(master))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_peers import TOKEN, events, opened, said, say
+from stream_peers import events, opened, said, say
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.link.events import Joined, LinkEvent, Received
@@ -124,7 +124,7 @@ def has_sent(master: MasterStream) -> bool:
 
 def serve(endpoint: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    stream = WorkerStream(join(endpoint, TOKEN, 3))
+    stream = WorkerStream(join(endpoint, None, 3))
     function(*arguments, stream)
     stream.close()
 
@@ -188,5 +188,5 @@ def test_a_master_that_waits_sleeps_too() -> None:
         thread.start()
         # It is busy until it has had the interpreter, and has released it.
         eventually(lambda: sleeps(lambda: switches(os.getpid())[str(thread.native_id)]), "it does not wake")
-        WorkerStream(join(stream.endpoint, TOKEN, 3)).close()
+        WorkerStream(join(stream.endpoint, None, 3)).close()
         thread.join()

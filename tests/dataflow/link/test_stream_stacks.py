@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from stream_peers import TOKEN, both, events, opened
+from stream_peers import both, events, opened
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.link.events import Joined, Received
@@ -70,7 +70,7 @@ def wait_beside_threads_that_compute(link: WorkerStream) -> None:
 
 
 def serve(endpoint: str, function: Callable[[WorkerStream], None], first: str) -> None:
-    link = WorkerStream(join(endpoint, TOKEN, 3))
+    link = WorkerStream(join(endpoint, None, 3))
     if first == "taken":
         signal.signal(signal.SIGURG, lambda number, frame: os._exit(3))
     with answers_stack(link):

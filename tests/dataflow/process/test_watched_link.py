@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from stream_peers import TOKEN, events, opened
+from stream_peers import events, opened
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.events import Joined
@@ -30,7 +30,7 @@ class Ends:
 def ends() -> Iterator[Ends]:
     is_stuck = threading.Event()
     with opened() as master:
-        worker = WatchedLink(join(master.endpoint, TOKEN, 3), 0.2, is_stuck.set)
+        worker = WatchedLink(join(master.endpoint, None, 3), 0.2, is_stuck.set)
         try:
             assert isinstance(events(master)[0], Joined)
             yield Ends(master, worker, is_stuck)

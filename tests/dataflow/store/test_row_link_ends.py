@@ -9,6 +9,8 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,32 +18,34 @@ import pytest
 import ranks
 import torch
 from flow_processes import stop
-from two_stores import TOKEN, store_on
+from token_files import credentials, token_file
+from two_stores import CREDENTIALS, store_on
 from waiting import WATCHDOG_S
 
 from softs_fast import _core
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
 from softs_fast.dataflow.store import DataManager, HostLinks, Place, segments
-from softs_fast.errors import ConfigError, FlowError, PeerLost
-from softs_fast.trust import new_token
+from softs_fast.errors import ConfigError, FlowError, HelloError, PeerLost
+from softs_fast.trust import Der, TlsFiles
 
 
-def holds_a_large_value(say: Callable[[Any], None], rank: int, size: int, token: str) -> None:
+def holds_a_large_value(say: Callable[[Any], None], rank: int, size: int, shown: Der) -> None:
     with mock.patch.object(segments, "boot_id", return_value="far"):
-        store = DataManager(4, max_bytes=1 << 27, links=HostLinks(token))
+        store = DataManager(4, max_bytes=1 << 27, links=HostLinks(shown))
     with store:
         say([place.as_wire() for place in store.put("x", [0, 1], [torch.ones(1 << 22), b"small"])])
         threading.Event().wait()
 
 
-def holds_the_interpreter(say: Callable[[Any], None], rank: int, size: int, token: str) -> None:
+def holds_the_interpreter(say: Callable[[Any], None], rank: int, size: int, shown: Der) -> None:
     with mock.patch.object(segments, "boot_id", return_value="far"):
-        store = DataManager(4, max_bytes=1 << 20, links=HostLinks(token))
+        store = DataManager(4, max_bytes=1 << 20, links=HostLinks(shown))
     say([place.as_wire() for place in store.put("x", [0], [torch.arange(1000)])])
     ctypes.PyDLL(None).sleep(600)  # with the GIL
 
 
 def test_a_process_that_holds_the_interpreter_serves_its_rows() -> None:
-    with ranks.start(holds_the_interpreter, 1, TOKEN) as holders:
+    with ranks.start(holds_the_interpreter, 1, CREDENTIALS) as holders:
         [[wire]] = holders.results()
         with store_on("near", 1) as reader:
             [value] = reader.get([Place.from_wire(wire)])
@@ -53,7 +57,7 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def test_a_holder_that_dies_while_it_is_read_is_named() -> None:
-    with ranks.start(holds_a_large_value, 1, TOKEN) as holders:
+    with ranks.start(holds_a_large_value, 1, CREDENTIALS) as holders:
         [wire] = holders.results()
         large, small = [Place.from_wire(one) for one in wire]
         with store_on("near", 1, max_bytes=1 << 27) as reader:
@@ -77,11 +81,11 @@ def test_a_holder_that_dies_while_it_is_read_is_named() -> None:
 
 
 def test_a_holder_that_stands_still_is_not_waited_for_for_ever() -> None:
-    with ranks.start(holds_a_large_value, 1, TOKEN) as holders:
+    with ranks.start(holds_a_large_value, 1, CREDENTIALS) as holders:
         [wire] = holders.results()
         large = Place.from_wire(wire[0])
         endpoint = large.segment.endpoint.replace("*", "127.0.0.1")
-        made = _core.RowReader(endpoint, TOKEN, WATCHDOG_S)
+        made = _core.RowReader(endpoint, CREDENTIALS, WATCHDOG_S)
         stop(large.segment.pid)
         values = struct.pack("<4Q", large.offset, large.n_bytes, large.serial, 0)
         with pytest.raises(PeerLost, match=r"no bytes of rows for 0\.2 s"):
@@ -89,7 +93,7 @@ def test_a_holder_that_stands_still_is_not_waited_for_for_ever() -> None:
         with pytest.raises(PeerLost, match="an earlier read has failed"):
             made.read(large.segment.nonce, values, bytearray(large.n_bytes), 0.2)
         with pytest.raises(PeerLost, match=r"no answer within 0\.2 s"):
-            _core.RowReader(endpoint, TOKEN, 0.2)
+            _core.RowReader(endpoint, CREDENTIALS, 0.2)
 
 
 def test_a_process_that_took_the_place_of_a_holder_is_no_holder() -> None:
@@ -115,28 +119,40 @@ def test_connections_to_processes_that_were_replaced_go() -> None:
 
 
 def test_another_token_is_refused_on_both_sides() -> None:
-    with store_on("a", 0) as holder, store_on("b", 1, token=new_token()) as stranger:
+    with store_on("a", 0) as holder, store_on("b", 1, shown=credentials("b")) as stranger:
         [place] = holder.put("x", [1], [b"secret"])
-        with pytest.raises(FlowError, match="the token of the holder is not that of this reader"):
+        with pytest.raises(
+            FlowError, match="it does not have the token of this host; give both the same token file"
+        ):
             stranger.get([place])
         assert holder.get([place]) == [b"secret"]
+
+
+def test_a_reader_that_trusts_a_holder_and_has_another_token_gets_nothing() -> None:
+    (key, chain, _), (_, _, roots) = credentials("b"), CREDENTIALS
+    with store_on("a", 0) as holder, store_on("b", 1, shown=(key, chain, roots)) as stranger:
+        [place] = holder.put("x", [1], [b"secret"])
+        with pytest.raises(PeerLost, match=r"it does not accept the certificate of this host \(UnknownCA\)"):
+            stranger.get([place])
+
+
+def test_a_master_serves_no_rows() -> None:
     with (
-        pytest.raises(ConfigError, match="a token has 22 to 512 visible ASCII characters"),
-        store_on("a", 0, token="x"),
+        closing(MasterStream(listen_at("tcp://127.0.0.1:0", CREDENTIALS))) as master,
+        pytest.raises(HelloError, match="it is another service; look at the host and the port"),
     ):
-        pass
+        _core.RowReader(master.endpoint, CREDENTIALS, WATCHDOG_S)
 
 
 def test_junk_ends_its_own_connection_alone() -> None:
     with store_on("a", 0) as holder, store_on("b", 1) as reader:
         places = holder.put("x", range(3), [b"1", b"2", b"3"])
         here = address(places.segment.endpoint)
-        hello = b"SOFTFLOW" + struct.pack("<H2B", 1, 2, 1) + bytes(52)
         for junk in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"\xff" * 100,
             bytes(1000),
-            struct.pack("<IB", len(hello), 1) + hello + struct.pack("<IB", 32, 3) + bytes(32),
+            b"\x16\x03\x01\x40\x00" + bytes(1 << 14),
             struct.pack("<IB", 1 << 20, 5),
         ):
             with socket.create_connection(here, WATCHDOG_S) as peer:
@@ -146,46 +162,26 @@ def test_junk_ends_its_own_connection_alone() -> None:
             assert reader.get(places) == [b"1", b"2", b"3"]
 
 
-def test_a_reader_that_stops_reading_is_ended_and_holds_up_no_other_one() -> None:
-    links = HostLinks(TOKEN, lost_after_s=4.0)
+def test_a_reader_that_stops_reading_is_ended_and_holds_up_no_other_one(tmp_path: Path) -> None:
+    links = HostLinks(CREDENTIALS, lost_after_s=4.0)
     with mock.patch.object(segments, "boot_id", return_value="a"):
         store = DataManager(0, max_bytes=1 << 27, links=links)
     with store as holder, store_on("b", 1, max_bytes=1 << 27) as reader:
         places = holder.put("x", [0], [torch.ones(1 << 22)])
-        made = SlowReader(address(places.segment.endpoint), TOKEN)
+        made = SlowReader(address(places.segment.endpoint), token_file(tmp_path / "token", "a"))
         made.ask(places[0])
         assert int(reader.get(places)[0].sum()) == 1 << 22, "another one is served meanwhile"
         made.await_end()
 
 
 class SlowReader:
-    """A connection that asks for a value many times, and reads none of it: what the native reader never does.
+    """A connection that asks for a value many times, and reads none of it: what the native reader never does."""
 
-    It borrows the proof of a native one: bytes pass through this process.
-    """
-
-    def __init__(self, holder: tuple[str, int], token: str) -> None:
-        self._there = socket.create_connection(holder, WATCHDOG_S)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            passing = threading.Thread(target=self._pass, args=(server,))
-            passing.start()
-            port = server.getsockname()[1]
-            self._native = _core.RowReader(f"tcp://127.0.0.1:{port}", token, WATCHDOG_S)
-            passing.join()
-
-    def _pass(self, server: socket.socket) -> None:
-        """HELLO, CHALLENGE, PROOF, WELCOME."""
-        self._here, _ = server.accept()
-        for n_bytes, source, target in (
-            (69, self._here, self._there),
-            (81, self._there, self._here),
-            (37, self._here, self._there),
-            (5, self._there, self._here),
-        ):
-            data = b""
-            while len(data) < n_bytes:
-                data += source.recv(n_bytes - len(data))
-            target.sendall(data)
+    def __init__(self, holder: tuple[str, int], token_file: Path) -> None:
+        context = TlsFiles(token_file=token_file).ssl_client()
+        context.set_alpn_protocols(["softs-rows/2"])
+        there = socket.create_connection(holder, WATCHDOG_S)
+        self._there = context.wrap_socket(there, server_hostname="softs-fast")
 
     def ask(self, place: Place) -> None:
         """Ask for a value as often as it may."""
@@ -195,7 +191,6 @@ class SlowReader:
 
     def await_end(self) -> None:
         """Wait, without reading, until the holder has ended the connection; sending tells."""
-        self._here.close()
         give_up = threading.Event()
         for _ in range(int(WATCHDOG_S / 0.1)):
             try:
@@ -212,7 +207,7 @@ def test_what_is_out_of_range_is_refused() -> None:
     with store_on("a", 0) as holder:
         [place] = holder.put("x", [0], [b"12345678"])
         endpoint = place.segment.endpoint.replace("*", "127.0.0.1")
-        reader = _core.RowReader(endpoint, TOKEN, WATCHDOG_S)
+        reader = _core.RowReader(endpoint, CREDENTIALS, WATCHDOG_S)
         fields = struct.pack("<4Q", place.offset, place.n_bytes, place.serial, 1)
         with pytest.raises(ConfigError, match="a value does not fit into the memory"):
             reader.read(place.segment.nonce, fields, bytearray(8), 1.0)
@@ -227,9 +222,9 @@ def test_what_is_out_of_range_is_refused() -> None:
         with pytest.raises(PeerLost, match="is not in a segment of"):
             reader.read(place.segment.nonce, outside, memory, WATCHDOG_S)
     with pytest.raises(PeerLost, match="connection refused"):
-        _core.RowReader(endpoint, TOKEN, WATCHDOG_S)
+        _core.RowReader(endpoint, CREDENTIALS, WATCHDOG_S)
     with pytest.raises(ConfigError, match="lost_after_s must be above 0"):
-        HostLinks(TOKEN, lost_after_s=0)
+        HostLinks(CREDENTIALS, lost_after_s=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.listen()
 
@@ -238,6 +233,6 @@ def test_what_is_out_of_range_is_refused() -> None:
 
         ending = threading.Thread(target=end)
         ending.start()
-        with pytest.raises(PeerLost, match="it ended the connection without a reason"):
-            _core.RowReader(f"tcp://127.0.0.1:{silent.getsockname()[1]}", TOKEN, WATCHDOG_S)
+        with pytest.raises(PeerLost, match="it ended the connection during the TLS handshake"):
+            _core.RowReader(f"tcp://127.0.0.1:{silent.getsockname()[1]}", CREDENTIALS, WATCHDOG_S)
         ending.join()

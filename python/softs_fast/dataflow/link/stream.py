@@ -17,6 +17,7 @@ from ... import _core
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, WireError
 from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
+from ...trust import Der
 from .events import Joined, Left, LinkEvent, Published, Received
 from .layouts import KnownLayouts
 from .messages import MAX_BYTES, End, HookTask, Message, Refused, decode, encode
@@ -53,45 +54,51 @@ class StreamLimits(NamedTuple):
 
 
 def listen_at(
-    endpoint: str, token: str, *, lost_after_s: float = 30.0, limits: StreamLimits | None = None
+    endpoint: str,
+    credentials: Der | None,
+    *,
+    lost_after_s: float = 30.0,
+    limits: StreamLimits | None = None,
 ) -> _core.FlowServer:
     """Listen for workers, as the native end of a master.
 
     Args:
         endpoint: Endpoint that workers connect to: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user
             may enter, or `tcp://HOST:PORT`.
-        token: Token that workers must prove to have; 22 to 512 visible characters, see `softs_fast.trust.new_token`. It is not
-            sent. What follows is not encrypted, so other hosts are for a network that you trust.
+        credentials: What both ends show each other in TLS 1.3, as `TlsFiles.der` returns it. None: plain bytes, of this user
+            alone, on this host alone.
         lost_after_s: Seconds without a sign of life after which a worker on another host has left.
         limits: Limits of sizes and numbers.
 
     Raises:
-        ConfigError: endpoint or token are malformed.
+        ConfigError: endpoint or credentials are malformed, or other hosts could connect without credentials.
         EndpointInUse: a process listens there already.
         PeerLost: the system has no more descriptors or threads.
     """
     raise_descriptor_limit()
     return _core.FlowServer(
-        endpoint, token, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
+        endpoint, credentials, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
     )
 
 
-def join(endpoint: str, token: str, worker: int, *, limits: StreamLimits | None = None) -> _core.FlowClient:
+def join(
+    endpoint: str, credentials: Der | None, worker: int, *, limits: StreamLimits | None = None
+) -> _core.FlowClient:
     """Join a master, as the native end of a worker.
 
     Args:
         endpoint: Endpoint of the master.
-        token: Token that the master has, too.
+        credentials: As those of the master, see `listen_at`.
         worker: Number of this worker, or its seat, below 2^32.
         limits: Limits of sizes.
 
     Raises:
         HelloError: one end refused the other; the text says why.
         PeerLost: no process listens there, it belongs to another user, or does not answer in time.
-        ConfigError: endpoint or token are malformed.
+        ConfigError: endpoint or credentials are malformed.
     """
     return _core.FlowClient(
-        endpoint, worker, socket.gethostname(), token, _INCARNATION, limits or StreamLimits()
+        endpoint, worker, socket.gethostname(), credentials, _INCARNATION, limits or StreamLimits()
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import CONNECT_S, Address, Outage, Place, TlsFiles, UnknownHostError, bracketed, read_tokens
+from ...trust import CONNECT_S, Address, Der, Outage, Place, TlsFiles, UnknownHostError, bracketed
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
@@ -23,7 +23,7 @@ from .stack import answers_stack
 from .watched_link import WatchedLink
 from .worker import check_same
 
-__all__ = ["MasterLost", "read_token", "run_worker", "serve_worker"]
+__all__ = ["MasterLost", "read_credentials", "run_worker", "serve_worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def run_worker(
         endpoint,
         worker,
         build,
-        read_token(Place.parse(endpoint, "master", scheme="tcp://"), token_file),
+        read_credentials(Place.parse(endpoint, "master", scheme="tcp://"), token_file),
         wait_s=wait_s,
         lost_after_s=lost_after_s,
         stuck=stuck,
@@ -84,17 +84,17 @@ def serve_worker(
     endpoint: str,
     worker: int,
     build: Callable[[], Declaration],
-    token: str,
+    credentials: Der,
     *,
     wait_s: float = 300.0,
     lost_after_s: float = 30.0,
     stuck: Callable[[MasterLost | None], None] | None = None,
 ) -> None:
-    """Do what `run_worker` does, with the token itself."""
+    """Do what `run_worker` does, with credentials instead of the token file."""
     # A master listens where it is told, so no port is meant where none is named.
     place = Place.parse(endpoint, "master", scheme="tcp://")
     declaration = build()
-    there, connection = _connected(place, token, worker, wait_s)
+    there, connection = _connected(place, credentials, worker, wait_s)
 
     def lost() -> MasterLost:
         return MasterLost(f"worker {worker} has lost its master: {link.lost}")
@@ -114,7 +114,7 @@ def serve_worker(
                 declared = _declared(link)
                 check_same(worker, declared.lines, declaration.lines())
                 links = HostLinks(
-                    token,
+                    credentials,
                     listen=f"tcp://{_serves_at(there, own, declared.host)}:0",
                     # On the host of the master others know this process by the master's name.
                     reachable="*" if there.is_loopback else own,
@@ -145,19 +145,21 @@ def serve_worker(
         link.close()
 
 
-def read_token(place: Place, token_file: Path | None) -> str:
-    """Return the token of a flow, from the file given, else that of the place, else that of SOFTS_FAST_TOKEN_FILE.
+def read_credentials(place: Place, token_file: Path | None) -> Der:
+    """Return what a process of a flow shows the others, from a token file.
+
+    It is the file given, else that of the place, else that of SOFTS_FAST_TOKEN_FILE.
 
     Raises:
         ConfigError: there is none, it cannot be used, or the place has another one.
     """
-    found = place.credentials_or(TlsFiles(token_file=token_file)).token_file
+    found = place.credentials_or(TlsFiles(token_file=token_file)).der()
     if found is None:
         raise ConfigError(
             "missing token file of the flow; give --token-file, token_file=, softs:// with ?token_file=, or "
             "SOFTS_FAST_TOKEN_FILE"
         )
-    return read_tokens(found)[0]
+    return found
 
 
 def _serves_at(there: Address, own: str, host: str) -> str:
@@ -172,7 +174,9 @@ def _serves_at(there: Address, own: str, host: str) -> str:
     return host if there.is_loopback else bracketed(own)
 
 
-def _connected(place: Place, token: str, worker: int, wait_s: float) -> tuple[Address, _core.FlowClient]:
+def _connected(
+    place: Place, credentials: Der, worker: int, wait_s: float
+) -> tuple[Address, _core.FlowClient]:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     outage, pause_s = Outage(place.addresses, time.monotonic(), wait_s), _FIRST_PAUSE_S
     absent: tuple[type[Exception], ...] = (PeerLost,)
@@ -184,7 +188,7 @@ def _connected(place: Place, token: str, worker: int, wait_s: float) -> tuple[Ad
         try:
             there = Address.parse(f"tcp://{outage.host}", "master", "tcp://")
             seat = new_seat(worker, secrets.randbits(64))
-            return there, join(f"tcp://{there.target()}", token, seat, limits=limits)
+            return there, join(f"tcp://{there.target()}", credentials, seat, limits=limits)
         except absent as error:
             if outage.failed(time.monotonic() + pause_s, str(error)).is_last:
                 raise PeerLost(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import _core
 from ...errors import ConfigError, FlowError, HelloError, PeerLost
-from ...trust import bracketed
+from ...trust import Der, bracketed
 from .columns import Places
 from .places import SegmentAddress
 
@@ -48,19 +48,19 @@ class HostLinks:
     Any thread may call. There is one connection to each process of which values are read, and it stays.
 
     Args:
-        token: Token that all processes of the flow have.
+        credentials: What this process and those of other hosts show each other, as `TlsFiles.der` returns it.
         listen: Endpoint at which this process serves its own values, such as `tcp://0.0.0.0:0`.
         reachable: Host by which other hosts reach this process; `*`: that of the master.
         master: Host by which this process reaches the master.
         lost_after_s: Seconds after which a process that sends no bytes, or takes none, counts as lost.
 
     Raises:
-        ConfigError: the token is none.
+        ConfigError: a number is out of range.
     """
 
     def __init__(
         self,
-        token: str,
+        credentials: Der,
         *,
         listen: str = "tcp://127.0.0.1:0",
         reachable: str = _AT_MASTER,
@@ -69,7 +69,7 @@ class HostLinks:
     ) -> None:
         if not lost_after_s > 0:
             raise ConfigError(f"lost_after_s must be above 0, have {lost_after_s}")
-        self._token = token
+        self._credentials = credentials
         self._listen = listen
         self._reachable = reachable
         self._master = master
@@ -89,12 +89,12 @@ class HostLinks:
 
         Raises:
             EndpointInUse: a process listens there.
-            ConfigError: the endpoint or the token is malformed.
+            ConfigError: the endpoint is malformed, or the credentials are.
             PeerLost: the system has no more descriptors or threads.
         """
         self._server = _core.RowServer(
             self._listen,
-            self._token,
+            self._credentials,
             file,
             first,
             segment.n_bytes,
@@ -160,7 +160,7 @@ class HostLinks:
                 return self._keep(holder, known, known.read(nonce, fields, out, self._lost_after_s))
             except PeerLost:
                 pass  # it may have ended long ago, with a process of that address
-        made = _core.RowReader(holder.endpoint, self._token, _CONNECT_S)
+        made = _core.RowReader(holder.endpoint, self._credentials, _CONNECT_S)
         return self._keep(holder, made, made.read(nonce, fields, out, self._lost_after_s))
 
     def _keep(

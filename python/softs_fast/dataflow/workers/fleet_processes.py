@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from ...errors import FleetError, FlowError
 from ...fleet import NamedFactory, RestartPolicy, Workers
-from ...trust import new_token
 from ..declare.declaration import Declaration
 from ..link.stream import MasterStream, WorkerStream, join, listen_at
 from ..process.groups import has_groups
@@ -58,8 +57,7 @@ class FleetProcesses:
         Raises:
             FlowError: one of them failed, with its traceback, or they took too long.
         """
-        token = new_token()
-        link = MasterStream(listen_at("ipc://*", token))
+        link = MasterStream(listen_at("ipc://*", None))
         try:
             meeting = None
             if has_groups(self._declaration):
@@ -72,7 +70,6 @@ class FleetProcesses:
                 self._arguments,
                 tuple(self._declaration.lines()),
                 link.endpoint,
-                token,
                 meeting,
             )
             self._workers = Workers(
@@ -123,7 +120,6 @@ def _make_worker(
     arguments: dict[str, Argument],
     lines: tuple[str, ...],
     endpoint: str,
-    token: str,
     meeting: str | None,
 ) -> FlowWorker:
     """Return the worker of this process."""
@@ -132,7 +128,7 @@ def _make_worker(
         worker,
         functools.partial(declaration_of, function, arguments),
         lines,
-        lambda number: WorkerStream(join(endpoint, token, number)),
+        lambda number: WorkerStream(join(endpoint, None, number)),
         meeting,
     )
 

@@ -15,7 +15,7 @@ from ..link.events import Joined, Left, LinkEvent, Received
 from ..link.messages import Declared, End, Ready, Refused
 from ..link.seats import Seats
 from ..link.stream import MasterStream, listen_at
-from ..process.by_hand import read_token
+from ..process.by_hand import read_credentials
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
@@ -85,7 +85,7 @@ class HostProcesses:
         check_groups(declaration, self._listen, is_allowed=options.allow_insecure)
         self._options = options
         self._declaration = declaration
-        self._token = read_token(place, options.token_file)
+        self._credentials = read_credentials(place, options.token_file)
         self._nodes: dict[int, str] = {}
         self._free_bytes: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
@@ -96,7 +96,8 @@ class HostProcesses:
 
     def links(self) -> HostLinks:
         """Return by what the store of the master serves other hosts; workers know the host of the master."""
-        return HostLinks(self._token, listen=f"tcp://{self._host}:0", lost_after_s=self._options.lost_after_s)
+        lost_after_s = self._options.lost_after_s
+        return HostLinks(self._credentials, listen=f"tcp://{self._host}:0", lost_after_s=lost_after_s)
 
     @property
     def _host(self) -> str:
@@ -120,7 +121,7 @@ class HostProcesses:
         """
         self._nodes = {}
         is_first, self._is_first = self._is_first, False
-        native = listen_at(self._listen, self._token, lost_after_s=self._options.lost_after_s)
+        native = listen_at(self._listen, self._credentials, lost_after_s=self._options.lost_after_s)
         # Workers that begin anew know no other endpoint.
         self._listen = native.endpoint
         link = HostLink(native, Seats(self._declaration.workers), self._note)

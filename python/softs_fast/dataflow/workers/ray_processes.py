@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...fleet import connected_ray, remote_class
-from ...trust import bracketed, write_token
+from ...trust import Der, bracketed, write_token
 from ..declare.declaration import Declaration
 from ..process.by_hand import MasterLost, serve_worker
 from ..process.worker import Argument
@@ -69,7 +69,7 @@ class RayProcesses(HostProcesses):
             actor = kind.options(scheduling_strategy="SPREAD").remote()
             self._actors.append(actor)
             # What it raises the master has heard from the worker.
-            actor.run.remote(endpoint, self._token, number, self._build, self._options.lost_after_s)
+            actor.run.remote(endpoint, self._credentials, number, self._build, self._options.lost_after_s)
 
     def close(self) -> None:
         """End all workers; a flow that begins anew has others."""
@@ -84,11 +84,16 @@ class _Actor:
     """A worker, as Ray runs it."""
 
     def run(
-        self, endpoint: str, token: str, number: int, build: Callable[[], Declaration], lost_after_s: float
+        self,
+        endpoint: str,
+        credentials: Der,
+        number: int,
+        build: Callable[[], Declaration],
+        lost_after_s: float,
     ) -> None:
         """Be a worker until the flow ends."""
         try:
-            serve_worker(endpoint, number, build, token, lost_after_s=lost_after_s, stuck=_begin_anew)
+            serve_worker(endpoint, number, build, credentials, lost_after_s=lost_after_s, stuck=_begin_anew)
         except MasterLost as lost:
             _begin_anew(lost)
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
-use softs_proto::flow::{Credentials, Introduction, Limits, News, SendError, Token, Worker};
+use softs_proto::flow::{Introduction, Limits, News, SendError, Worker};
 use softs_shm::ThreadSignal;
 
 use super::connections::Connections;
@@ -15,9 +15,9 @@ use super::streams::{Shared, StreamOptions, Streams};
 use super::worker_end::WorkerEnd;
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
+use crate::tls::{Credentials, Service};
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::nonce::random_bytes;
 use crate::waited::Waited;
 
 /// Where a worker connects to, and as what.
@@ -27,10 +27,8 @@ pub struct ClientOptions {
     pub endpoint: Endpoint,
     /// What the worker is.
     pub introduction: Introduction,
-    /// Masters of lower incarnations are refused.
-    pub incarnation: u64,
-    /// With one the master may be on another machine.
-    pub token: Option<Token>,
+    /// With them the master may be on another machine, and has to have its own.
+    pub credentials: Option<Credentials>,
     /// The limits.
     pub limits: Limits,
 }
@@ -49,29 +47,29 @@ impl FlowClient {
     ///
     /// # Errors
     /// [`NetError::NoMaster`], [`NetError::NotJoined`] where one end refused the other, [`NetError::TokenNeeded`] for
-    /// another machine without a token, [`NetError::ForeignOwner`], [`NetError::BadEndpoint`], [`NetError::Os`].
+    /// another machine without credentials, [`NetError::ForeignOwner`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn join(
         options: ClientOptions,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
-        let ClientOptions { endpoint, introduction, incarnation, token, limits } = options;
+        let ClientOptions { endpoint, introduction, credentials, limits } = options;
         let begun = Instant::now();
-        let hosts = if token.is_some() { Hosts::Any } else { Hosts::Loopback };
+        let hosts = if credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
         let Some(socket) = connect(&endpoint, hosts, limits.handshake, interrupted)? else {
             return Ok(Waited::Interrupted);
         };
-        let credentials = Credentials { incarnation, token, nonce: random_bytes()? };
-        let mut worker = Worker::new(&introduction, credentials, limits);
+        let mut worker = Worker::new(&introduction, limits);
         let text = endpoint.as_str();
-        match join(&socket, &mut worker, begun, limits.handshake, interrupted)? {
-            Joined::Yes => {}
+        let credentials = credentials.as_ref().map(|credentials| (credentials, Service::Flow));
+        let channel = match join(socket, credentials, &mut worker, (begun, limits.handshake), interrupted)? {
+            Joined::Yes(channel) => channel,
             Joined::Interrupted => return Ok(Waited::Interrupted),
             Joined::Refused(why) => {
                 let (worker, endpoint) = (introduction.worker, text.to_owned());
                 return Err(NetError::NotJoined { worker, endpoint, why });
             }
             Joined::Lost(why) => return Err(NetError::NoMaster { endpoint: text.to_owned(), why }),
-        }
+        };
         let incarnation = worker.joined().unwrap_or_default();
         let options = StreamOptions {
             thread: "softs-flow",
@@ -91,7 +89,7 @@ impl FlowClient {
             flush(shared, &mut connections);
         };
         let (endpoint, machine) = (text.to_owned(), WorkerEnd { worker, id: None });
-        let streams = Streams::start(Vec::new(), Some(socket), endpoint, machine, options, Box::new(answer))?;
+        let streams = Streams::start(None, Some(channel), endpoint, machine, options, Box::new(answer))?;
         Ok(Waited::Ready(Self { streams, incarnation, stack }))
     }
 

@@ -1,19 +1,17 @@
 //! The connections of a thread and their machine, under one lock: what the thread and its callers do with them.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::{End, StreamMachine};
-use softs_proto::framing::Outbox;
 use softs_shm::ProcessWatch;
 
+use super::channel::Channel;
 use crate::error::os_text;
 use crate::runtime::connection_table::ConnectionTable;
-use crate::transport::socket;
+use crate::tls::{Over, TlsError};
 
 /// What epoll reports of a new connection.
 pub(super) const NEW: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
@@ -23,7 +21,7 @@ const STEP_PIECES: usize = 4;
 /// One accepted connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) fd: Arc<OwnedFd>,
+    pub(super) channel: Channel,
     /// Of the process at the other end, where the kernel tells: forks of it hold copies of its socket, so the socket
     /// alone would not report its end.
     pub(super) watch: Option<ProcessWatch>,
@@ -55,8 +53,8 @@ pub(super) struct Flushed {
 }
 
 impl Connection {
-    pub(super) fn new(fd: Arc<OwnedFd>, watch: Option<ProcessWatch>, deadline: Instant) -> Self {
-        Self { fd, watch, deadline: Some(deadline), stalls: None, interest: NEW }
+    pub(super) fn new(channel: Channel, watch: Option<ProcessWatch>, deadline: Instant) -> Self {
+        Self { channel, watch, deadline: Some(deadline), stalls: None, interest: NEW }
     }
 }
 
@@ -71,15 +69,15 @@ impl<M: StreamMachine> Connections<M> {
         let Some(connection) = self.table.get_mut(id) else { return flushed };
         for turn in 0..=STEP_PIECES {
             let Some(outbox) = self.machine.outbox(id) else { return flushed };
-            flushed.has_output = !outbox.is_empty();
-            if !flushed.has_output || turn == STEP_PIECES {
+            if turn == STEP_PIECES {
+                flushed.has_output = !outbox.is_empty();
                 break;
             }
-            let n = write(&connection.fd, outbox);
-            flushed.any |= n > 0;
-            let is_full = !outbox.is_empty();
-            self.machine.wrote(n);
-            if is_full {
+            let written = connection.channel.write(outbox);
+            flushed.any |= written.any;
+            flushed.has_output = written.is_blocked;
+            self.machine.wrote(written.n);
+            if written.is_blocked || written.n == 0 {
                 break;
             }
         }
@@ -89,7 +87,7 @@ impl<M: StreamMachine> Connections<M> {
         if interest != connection.interest {
             connection.interest = interest;
             // The connection is in the epoll from its acceptance to its end, so there is nothing that could fail.
-            let _watched = epoll::modify(epoll, &connection.fd, EventData::new_u64(id.0), interest);
+            let _watched = epoll::modify(epoll, &connection.channel, EventData::new_u64(id.0), interest);
         }
         flushed
     }
@@ -107,17 +105,18 @@ impl<M: StreamMachine> Connections<M> {
         while let Some(connection) = self.table.get_mut(id)
             && (has_ended || self.machine.wants_bytes(id))
         {
-            let n = match socket::read(&connection.fd, buffer) {
-                Ok(None) => break,
-                // The second is an ordinary end too, of a peer that had not read everything.
-                Ok(Some(0)) | Err(Errno::CONNRESET) => return Some(End::Ordinary),
-                Ok(Some(n)) => n,
-                Err(error) => return Some(End::Lost(os_text(error))),
-            };
-            self.machine.receive(id, &buffer[..n]);
+            let machine = &mut self.machine;
+            let (n, is_emptied) =
+                match connection.channel.read(buffer, &mut |bytes| machine.receive(id, bytes)) {
+                    Ok(read) => read,
+                    // Frames say whether something is missing, so that TLS has not told the end as well tells nothing more.
+                    Err(Over::Closed | Over::Failed(TlsError::Truncated)) => return Some(End::Ordinary),
+                    Err(Over::Failed(error)) => return Some(End::Lost(error.to_string())),
+                    Err(Over::Os(error)) => return Some(End::Lost(os_text(error))),
+                };
             left = left.saturating_sub(n);
             // A short read has emptied the socket: asking again would only cost a system call, or find its end.
-            if n < buffer.len() && !has_ended || left == 0 {
+            if n == 0 || is_emptied && !has_ended || left == 0 {
                 break;
             }
         }
@@ -130,24 +129,10 @@ impl<M: StreamMachine> Connections<M> {
         let connection = self.table.remove(id)?;
         self.len -= 1;
         // By name, as a copy of the descriptor in a forked child would keep it in the epoll for ever.
-        let _deleted = epoll::delete(epoll, &connection.fd);
+        let _deleted = epoll::delete(epoll, &connection.channel);
         if let Some(watch) = &connection.watch {
             let _deleted = epoll::delete(epoll, watch);
         }
-        socket::hang_up(&connection.fd);
         Some(connection)
     }
-}
-
-/// Writes what the socket takes; how many bytes.
-pub(super) fn write(socket: &OwnedFd, outbox: &mut Outbox) -> usize {
-    let before = outbox.len();
-    while !outbox.is_empty() {
-        match socket::write(socket, outbox.bytes()) {
-            // What a peer that has ended sent before is still in the socket, and so is its end: it is read.
-            Ok(0) | Err(_) => break,
-            Ok(n) => outbox.advance(n),
-        }
-    }
-    before - outbox.len()
 }

@@ -4,28 +4,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use softs_proto::flow::Worker;
-use softs_proto::flow::rows::Joining;
 use softs_proto::framing::Outbox;
 
-use super::connections::write;
+use super::channel::Channel;
 use super::waiting::SLICE;
 use crate::error::{NetError, os_text};
+use crate::tls::{Credentials, Over, Service, TlsError};
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::socket::{self, wait};
 
-/// The state machine of a handshake.
+/// What is said until the other end has let this one in.
 pub(super) trait Joins {
     fn outbox(&mut self) -> &mut Outbox;
-    /// Bytes of the connection; whether this end has joined. The error is why one end refused the other.
-    fn receive(&mut self, bytes: &[u8]) -> Result<bool, String>;
+    /// Bytes of the connection.
+    fn receive(&mut self, bytes: &[u8]);
+    /// Whether this end has joined. The error is why one end refused the other.
+    fn joined(&self) -> Result<bool, String>;
 }
 
 /// How a handshake has ended.
 pub(super) enum Joined {
-    Yes,
+    Yes(Channel),
     /// The caller was interrupted.
     Interrupted,
     /// One end refused the other one.
@@ -38,56 +39,67 @@ impl Joins for Worker {
         Self::outbox(self)
     }
 
-    fn receive(&mut self, bytes: &[u8]) -> Result<bool, String> {
+    fn receive(&mut self, bytes: &[u8]) {
         Self::receive(self, Instant::now(), bytes);
-        self.ended().map_or(Ok(self.joined().is_some()), |why| Err(why.to_owned()))
+    }
+
+    fn joined(&self) -> Result<bool, String> {
+        self.ended().map_or(Ok(Self::joined(self).is_some()), |why| Err(why.to_owned()))
     }
 }
 
-impl Joins for Joining {
+/// Of rows nothing is said but what TLS says; what came would be bytes of values, of which none was asked for.
+impl Joins for Outbox {
     fn outbox(&mut self) -> &mut Outbox {
-        Self::outbox(self)
+        self
     }
 
-    fn receive(&mut self, bytes: &[u8]) -> Result<bool, String> {
-        Self::receive(self, bytes)
+    fn receive(&mut self, _bytes: &[u8]) {}
+
+    fn joined(&self) -> Result<bool, String> {
+        Ok(true)
     }
 }
 
-/// Runs the handshake within `timeout` of `begun`.
+/// Runs the handshake over a socket that is connected, within `timeout` of `begun`.
 pub(super) fn join(
-    socket: &Arc<OwnedFd>,
+    socket: Arc<OwnedFd>,
+    credentials: Option<(&Credentials, Service)>,
     joining: &mut impl Joins,
-    begun: Instant,
-    timeout: Duration,
+    (begun, timeout): (Instant, Duration),
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Joined, NetError> {
+    let mut channel = match Channel::begin(socket, credentials, true) {
+        Ok(channel) => channel,
+        Err(error) => return Ok(Joined::Refused(error.to_string())),
+    };
     let mut buffer = [0; 4096];
     loop {
-        write(socket, joining.outbox());
-        match socket::read(socket, &mut buffer) {
-            Ok(None) => {}
+        let is_blocked = channel.write(joining.outbox()).is_blocked;
+        match joining.joined() {
+            Ok(true) if channel.is_ready() => return Ok(Joined::Yes(channel)),
+            Ok(_) => {}
+            Err(why) => return Ok(Joined::Refused(why)),
+        }
+        match channel.read(&mut buffer, &mut |bytes| joining.receive(bytes)) {
+            Ok((0, _)) => {}
+            Ok(_) => continue,
             // A process that dies ends its connections so.
-            Ok(Some(0)) | Err(Errno::CONNRESET) => {
-                return Ok(Joined::Lost("it ended the connection without a reason".to_owned()));
-            }
-            Ok(Some(n)) => {
-                let joined = match joining.receive(&buffer[..n]) {
-                    Ok(false) => continue,
-                    Ok(true) => Joined::Yes,
+            Err(Over::Closed | Over::Failed(TlsError::Truncated)) => {
+                return Ok(match joining.joined() {
                     Err(why) => Joined::Refused(why),
-                };
-                write(socket, joining.outbox());
-                return Ok(joined);
+                    Ok(_) => Joined::Lost("it ended the connection without a reason".to_owned()),
+                });
             }
-            Err(error) => return Ok(Joined::Lost(os_text(error))),
+            Err(Over::Failed(error @ TlsError::Unfinished)) => return Ok(Joined::Lost(error.to_string())),
+            Err(Over::Failed(error)) => return Ok(Joined::Refused(error.to_string())),
+            Err(Over::Os(error)) => return Ok(Joined::Lost(os_text(error))),
         }
         let left = timeout.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Ok(Joined::Lost(format!("no answer within {:.1} s", timeout.as_secs_f64())));
         }
-        let has_output = !joining.outbox().is_empty();
-        if !wait(socket.as_fd(), true, has_output, left.min(SLICE))? && interrupted() {
+        if !wait(channel.as_fd(), true, is_blocked, left.min(SLICE))? && interrupted() {
             return Ok(Joined::Interrupted);
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! [`rows`] has values of rows between hosts. Its server, a master and a worker run one loop, with a machine of their own.
 
+mod channel;
 mod client;
 mod connections;
 mod joining;
@@ -15,6 +16,8 @@ mod server;
 mod signals;
 mod stack;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod waiting;
 mod worker_end;
 

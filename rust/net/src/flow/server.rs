@@ -8,6 +8,7 @@ use softs_proto::log::LogRecord;
 use super::signals::Signals;
 use super::streams::{StreamOptions, Streams};
 use crate::error::NetError;
+use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
@@ -21,8 +22,10 @@ const MORE_CONNECTIONS: usize = 256;
 pub struct ServerOptions {
     /// Where.
     pub endpoint: Endpoint,
-    /// Which workers; with a token other machines may be among them.
+    /// Which workers.
     pub admission: Admission,
+    /// With them workers have to have their own, and may be on other machines.
+    pub credentials: Option<Credentials>,
     /// The limits.
     pub limits: Limits,
     /// When a worker on another machine counts as dead.
@@ -51,8 +54,8 @@ impl FlowServer {
     /// [`NetError::TokenNeeded`] when other machines could reach it without one, [`NetError::EndpointInUse`],
     /// [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
-        let ServerOptions { endpoint, admission, limits, keep_alive } = options;
-        let listener = Listener::bind(&endpoint, admission.token.is_some(), keep_alive);
+        let ServerOptions { endpoint, admission, credentials, limits, keep_alive } = options;
+        let listener = Listener::bind(&endpoint, credentials.is_some(), keep_alive);
         let listener = listener.map_err(|error| match error {
             NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
             other => other,
@@ -64,7 +67,8 @@ impl FlowServer {
             handshake: limits.handshake,
             stall: None,
         };
-        Streams::listen(listener, Master::new(admission, limits), options).map(Self)
+        let door = (listener, credentials.map(|credentials| (credentials, Service::Flow)));
+        Streams::listen(door, Master::new(admission, limits), options).map(Self)
     }
 
     /// Where workers connect to, wildcards resolved.

@@ -13,21 +13,22 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::{End, StreamMachine};
 use softs_shm::ProcessWatch;
 
+use super::channel::Channel;
 use super::connections::{Connection, Connections, Flushed, NEW};
 use super::peer_process::peer_process;
 use super::signals::{NoSignals, Signals};
 use super::waiting::{Changed, wait_until};
 use crate::error::{NetError, os_text};
 use crate::runtime::mutex::lock;
+use crate::tls::{Credentials, Service};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::listener::Listener;
-use crate::transport::nonce::random_bytes;
 use crate::transport::socket;
 use crate::waited::Waited;
 
@@ -60,6 +61,9 @@ pub(super) struct StreamOptions {
     pub(super) stall: Option<Duration>,
 }
 
+/// Connections that are accepted, and what they prove and demand, if anything.
+pub(super) type Door = (Listener, Option<(Credentials, Service)>);
+
 /// What the thread does without the lock when its machine is asked for something, see [`StreamMachine::is_asked`].
 pub(super) type Answer<M> = Box<dyn FnMut(&Shared<M>) + Send>;
 
@@ -84,15 +88,15 @@ pub(super) struct Streams<M: StreamMachine> {
 
 impl<M: StreamMachine + Send + 'static> Streams<M> {
     /// Serves connections that are accepted.
-    pub(super) fn listen(listener: Listener, machine: M, options: StreamOptions) -> Result<Self, NetError> {
-        let endpoint = listener.local_endpoint().to_owned();
-        Self::start(vec![listener], None, endpoint, machine, options, Box::new(|_| ()))
+    pub(super) fn listen(door: Door, machine: M, options: StreamOptions) -> Result<Self, NetError> {
+        let endpoint = door.0.local_endpoint().to_owned();
+        Self::start(Some(door), None, endpoint, machine, options, Box::new(|_| ()))
     }
 
     /// Serves connections that are accepted, and perhaps one that has joined; ends with it where there is no listener.
     pub(super) fn start(
-        listeners: Vec<Listener>,
-        socket: Option<Arc<OwnedFd>>,
+        door: Option<Door>,
+        channel: Option<Channel>,
         endpoint: String,
         machine: M,
         options: StreamOptions,
@@ -102,8 +106,9 @@ impl<M: StreamMachine + Send + 'static> Streams<M> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(os)?;
-        let is_listening = !listeners.is_empty();
-        let acceptor = Acceptor::new(&epoll, listeners, options.handshake).map_err(os)?;
+        let (listener, credentials) = door.unzip();
+        let is_listening = listener.is_some();
+        let acceptor = Acceptor::new(&epoll, Vec::from_iter(listener), options.handshake).map_err(os)?;
         let connections = Mutex::new(Connections::new(machine));
         let (changed, stop) = (Changed::default(), AtomicBool::new(false));
         let shared = Arc::new(Shared { connections, changed, epoll, wake, stop });
@@ -112,13 +117,14 @@ impl<M: StreamMachine + Send + 'static> Streams<M> {
             shared: Arc::clone(&shared),
             acceptor,
             is_listening,
+            credentials: credentials.flatten(),
             options,
             stalls,
             buffer,
             answer,
         };
-        if let Some(socket) = socket {
-            stream_loop.add(&mut lock(&shared.connections), Instant::now(), socket);
+        if let Some(channel) = channel {
+            stream_loop.add(&mut lock(&shared.connections), Instant::now(), channel);
         }
         let run = move || {
             let why = match catch_unwind(AssertUnwindSafe(|| stream_loop.run())) {
@@ -197,6 +203,7 @@ struct StreamLoop<M: StreamMachine> {
     acceptor: Acceptor,
     /// Whether connections may come.
     is_listening: bool,
+    credentials: Option<(Credentials, Service)>,
     options: StreamOptions,
     /// When connections have to have taken something.
     stalls: BTreeSet<(Instant, u64)>,
@@ -306,7 +313,13 @@ impl<M: StreamMachine> StreamLoop<M> {
         let (shared, limit) = (Arc::clone(&self.shared), self.options.max_connections);
         for arrival in self.acceptor.accept(&shared.epoll, now, Acceptor::FIRST) {
             match arrival {
-                Ok(fd) if connections.len < limit => self.add(connections, now, Arc::new(fd)),
+                Ok(fd) if connections.len < limit => {
+                    let credentials = self.credentials.as_ref().map(|(own, service)| (own, *service));
+                    match Channel::begin(Arc::new(fd), credentials, false) {
+                        Ok(channel) => self.add(connections, now, channel),
+                        Err(error) => connections.machine.complain(error.to_string()),
+                    }
+                }
                 Ok(_) => connections
                     .machine
                     .complain(format!("refused a connection: {limit} are open, and that is the limit")),
@@ -315,20 +328,16 @@ impl<M: StreamMachine> StreamLoop<M> {
         }
     }
 
-    fn add(&mut self, connections: &mut Connections<M>, now: Instant, fd: Arc<OwnedFd>) {
-        let nonce = match random_bytes() {
-            Ok(nonce) => nonce,
-            Err(error) => return connections.machine.complain(error.to_string()),
-        };
-        let (name, watch) = describe(&fd);
+    fn add(&mut self, connections: &mut Connections<M>, now: Instant, channel: Channel) {
+        let (name, watch) = describe(channel.as_fd());
         let deadline = self.acceptor.deadline(now);
-        let id = connections.table.insert(Connection::new(fd, watch, deadline));
+        let id = connections.table.insert(Connection::new(channel, watch, deadline));
         connections.len += 1;
         self.acceptor.begin(id, deadline);
-        connections.machine.connect(id, nonce, name);
+        connections.machine.connect(id, name);
         let Some(connection) = connections.table.get_mut(id) else { return };
         let epoll = &self.shared.epoll;
-        let mut added = epoll::add(epoll, &connection.fd, EventData::new_u64(id.0), NEW);
+        let mut added = epoll::add(epoll, &connection.channel, EventData::new_u64(id.0), NEW);
         if let Some(watch) = &connection.watch {
             let data = EventData::new_u64(id.0 | PROCESS);
             added = added.and_then(|()| epoll::add(epoll, watch.as_fd(), data, EventFlags::IN));
@@ -365,7 +374,10 @@ impl<M: StreamMachine> StreamLoop<M> {
     fn note(&mut self, connections: &mut Connections<M>, now: Instant, id: PeerId, flushed: Flushed) {
         let is_joined = connections.machine.is_joined(id);
         let Some(connection) = connections.table.get_mut(id) else { return };
-        if is_joined && let Some(deadline) = connection.deadline.take() {
+        if is_joined
+            && connection.channel.is_ready()
+            && let Some(deadline) = connection.deadline.take()
+        {
             self.acceptor.end(id, deadline);
         }
         let Some(stall) = self.options.stall else { return };
@@ -396,7 +408,7 @@ impl<M: StreamMachine> StreamLoop<M> {
 }
 
 /// What a connection is called in a log, and its process, where the kernel tells.
-fn describe(fd: &OwnedFd) -> (String, Option<ProcessWatch>) {
+fn describe(fd: BorrowedFd<'_>) -> (String, Option<ProcessWatch>) {
     let peer = rustix::net::getpeername(fd).ok().flatten();
     if let Some(address) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
         return (format!("a process at {address}"), None);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, Nonce, StreamMachine, Worker};
+use softs_proto::flow::{End, StreamMachine, Worker};
 use softs_proto::framing::Outbox;
 
 /// The machine of one connection, of a worker that has joined.
@@ -15,7 +15,7 @@ pub(super) struct WorkerEnd {
 }
 
 impl StreamMachine for WorkerEnd {
-    fn connect(&mut self, id: PeerId, _nonce: Nonce, _name: String) {
+    fn connect(&mut self, id: PeerId, _name: String) {
         self.id = Some(id);
     }
 

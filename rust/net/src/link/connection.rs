@@ -15,11 +15,11 @@ use softs_proto::link::TOO_LATE;
 use softs_shm::SendList;
 
 use super::egress::Product;
-use super::encrypted::Encrypted;
+use super::encrypted;
 use super::ingress::Machine;
-use super::tls::{TlsError, is_tls};
 use super::turn::{BATCH_LEN, CLOSED, TURN_BYTES, len_of};
 use crate::error::os_text;
+use crate::tls::{Encrypted, Over, TlsError, is_tls};
 use crate::transport::socket;
 
 /// From so many bytes of one piece on they are received right into their slot.
@@ -122,7 +122,12 @@ impl Connection {
         while left > 0 && self.held.is_empty() && (!tls.is_ready() || machine.sessions().wants_bytes(id)) {
             let was_ready = tls.is_ready();
             let held = &mut self.held;
-            let (n, is_emptied) = tls.read(&self.fd, &mut |record| take(held, machine, id, now, record))?;
+            let read = tls.read(&self.fd, &mut |record| take(held, machine, id, now, record));
+            let (n, is_emptied) = read.map_err(|over| match over {
+                Over::Closed => CLOSED.to_owned(),
+                Over::Failed(error) => error.to_string(),
+                Over::Os(error) => os_text(error),
+            })?;
             if tls.is_ready() && !was_ready {
                 machine.sessions().connected(id);
             }
@@ -157,7 +162,7 @@ impl Connection {
             return Ok(false);
         }
         if let Some(tls) = &mut self.tls {
-            let (n, is_blocked) = tls.write(&self.fd, machine, id, products)?;
+            let (n, is_blocked) = encrypted::write(tls, &self.fd, machine, id, products)?;
             self.is_blocked = is_blocked;
             return Ok(n > 0);
         }

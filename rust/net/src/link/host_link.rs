@@ -13,8 +13,8 @@ use softs_proto::log::LogRecord;
 
 use super::driver::Driver;
 use super::owner::{Command, Ending, LinkOptions, Shared};
-use super::tls::Credentials;
 use crate::runtime::mutex::lock;
+use crate::tls::Credentials;
 use crate::transport::listener::Listener;
 use crate::transport::nonce::nonce;
 use crate::transport::socket::KeepAlive;

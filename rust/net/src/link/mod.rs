@@ -5,7 +5,7 @@
 //! broker knows of another one. The bytes of a sample go from a slot there into the claimed slot here, through the sockets of
 //! both kernels alone. Small pieces that arrive many at a time are read together, and copied into their slots once.
 //!
-//! With [`tls::Credentials`] connections speak mutual TLS 1.3. Without, they are plain, so they are made and accepted on
+//! With [`crate::tls::Credentials`] connections speak mutual TLS 1.3. Without, they are plain, so they are made and accepted on
 //! loopback only, between processes of one user.
 
 mod connection;
@@ -19,7 +19,6 @@ mod models;
 mod owner;
 #[cfg(test)]
 mod tests;
-pub mod tls;
 mod turn;
 
 pub use host_link::HostLink;

@@ -10,18 +10,10 @@ use crate::error::NetError;
 /// # Errors
 /// The system has no random numbers.
 pub fn nonce() -> Result<u64, NetError> {
-    random_bytes().map(u64::from_le_bytes)
-}
-
-/// Random bytes, 256 at most.
-///
-/// # Errors
-/// The system has none.
-pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], NetError> {
-    let mut bytes = [0; N];
-    // Reads of up to 256 bytes are never short.
+    let mut bytes = [0; 8];
+    // Reads of so few bytes are never short.
     match retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
-        Ok(_) => Ok(bytes),
+        Ok(_) => Ok(u64::from_le_bytes(bytes)),
         Err(error) => Err(NetError::Os {
             endpoint: String::new(),
             what: "draw a random number".to_owned(),

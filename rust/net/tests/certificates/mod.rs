@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use sha2::{Digest, Sha256};
-use softs_net::link::tls::{Credentials, SERVER_NAME};
+use softs_net::tls::{Credentials, SERVER_NAME};
 
 /// That of the table in `docs/security.md`.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef";

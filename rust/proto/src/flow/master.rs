@@ -4,29 +4,26 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Purpose, Responder, Stop, next_frame};
+use super::handshake::{FRAME_BYTES, Handshake, Hello, Stop, Welcome, next_frame};
 use super::limits::Limits;
 use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
 use super::stream_machine::{End, StreamMachine};
-use super::token::{Nonce, Token};
 use crate::broker::PeerId;
-use crate::framing::{FrameReader, Outbox};
+use crate::framing::{FrameReader, MessageError, Outbox};
 use crate::log::{Level, LogRecord};
 
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
 
 /// Which workers a master takes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Admission {
     /// Of this master: workers that know a higher one are refused, and refuse it.
     pub incarnation: u64,
     /// The lowest incarnation that a worker may have been started with.
     pub oldest: u64,
-    /// What workers have to prove that they have.
-    pub token: Option<Token>,
 }
 
 /// The state machine of a master.
@@ -53,7 +50,7 @@ struct Peer {
 
 #[derive(Debug)]
 enum Phase {
-    Joining(Responder),
+    Joining,
     Joined {
         worker: u32,
         frame_bytes: u32,
@@ -134,11 +131,12 @@ impl Master {
         while let Some((kind, payload)) = next_frame(reader)? {
             let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
             match &mut found.phase {
-                Phase::Joining(responder) => {
-                    if let Some(hello) = responder.receive(kind, payload, &mut found.outbox)? {
-                        self.admit(peer, &hello)?;
-                        reader.set_limit(self.limits.frame_bytes);
-                    }
+                Phase::Joining => {
+                    let Handshake::Hello(hello) = Handshake::decode(kind, payload)? else {
+                        return Err(MessageError::Kind(kind).into());
+                    };
+                    self.admit(peer, hello)?;
+                    reader.set_limit(self.limits.frame_bytes);
                 }
                 Phase::Joined { worker, .. } => match ToMaster::decode(kind, payload)? {
                     ToMaster::Data(payload) => {
@@ -161,20 +159,20 @@ impl Master {
         Ok(())
     }
 
-    fn admit(&mut self, peer: PeerId, hello: &[u8]) -> Result<(), Stop> {
-        let Hello { worker, incarnation, pid, frame_bytes, host, .. } = Hello::decode(hello)?;
-        // Before it has proved the token a process learns nothing of this master and its workers.
+    fn admit(&mut self, peer: PeerId, hello: Hello<'_>) -> Result<(), Stop> {
+        let Hello { worker, incarnation, pid, frame_bytes, host } = hello;
         self.check(worker, incarnation)?;
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
         found.phase = Phase::Joined { worker, frame_bytes };
-        Handshake::Welcome.encode(&mut found.outbox);
+        let (own, limit) = (self.admission.incarnation, self.limits.frame_bytes);
+        Handshake::Welcome(Welcome { incarnation: own, frame_bytes: limit }).encode(&mut found.outbox);
         self.seats.push(peer, Event::Joined { worker, pid, host: host.to_owned(), incarnation });
         Ok(())
     }
 
     /// Whether a worker may join; the refusal names others.
     fn check(&self, worker: u32, incarnation: u64) -> Result<(), String> {
-        let Admission { incarnation: own, oldest, .. } = self.admission;
+        let Admission { incarnation: own, oldest } = self.admission;
         if incarnation > own {
             return Err(format!(
                 "worker {worker} knows incarnation {incarnation}, and this master is of the older {own}"
@@ -228,7 +226,7 @@ impl Master {
         self.ending.push(peer);
         match std::mem::replace(&mut found.phase, Phase::Ended) {
             Phase::Joined { worker, .. } => self.leave(peer, worker, why),
-            Phase::Joining(_) => {
+            Phase::Joining => {
                 let text = format!("{} did not join: {why}", found.name);
                 self.complain(text);
             }
@@ -243,12 +241,9 @@ impl Master {
 }
 
 impl StreamMachine for Master {
-    fn connect(&mut self, id: PeerId, nonce: Nonce, name: String) {
-        let Admission { incarnation, ref token, .. } = self.admission;
-        let challenge = Challenge { nonce, incarnation, frame_bytes: self.limits.frame_bytes };
-        let responder = Responder::new(Purpose::Control, token.clone(), challenge);
+    fn connect(&mut self, id: PeerId, name: String) {
         let (reader, outbox) = (FrameReader::new(FRAME_BYTES), Outbox::default());
-        self.peers.insert(id, Peer { reader, outbox, name, phase: Phase::Joining(responder) });
+        self.peers.insert(id, Peer { reader, outbox, name, phase: Phase::Joining });
     }
 
     fn disconnect(&mut self, id: PeerId, end: End) {
@@ -261,10 +256,10 @@ impl StreamMachine for Master {
         };
         match ended.phase {
             Phase::Joined { worker, .. } => self.leave(id, worker, &why),
-            Phase::Joining(_) if !why.is_empty() => {
+            Phase::Joining if !why.is_empty() => {
                 self.complain(format!("{} did not join: {why}", ended.name));
             }
-            Phase::Joining(_) | Phase::Ended => {}
+            Phase::Joining | Phase::Ended => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! The control stream of a flow: one master, many workers, messages in order (`docs/wire.md`, section 6).
 //!
-//! * [`Handshake`]: how both ends prove that they have the token of the flow, whatever the connection is for.
+//! * [`Handshake`]: how a worker joins. Which processes may connect is the matter of whatever runs the machines.
 //! * [`ToMaster`] and [`ToWorker`]: the messages.
 //! * [`Master`] and [`Worker`]: the two state machines. A worker answers ASK from what it has published, so whatever
 //!   runs the machine can answer while the rest of the process is busy.
@@ -14,15 +14,13 @@ pub mod rows;
 mod seats;
 mod send_error;
 mod stream_machine;
-mod token;
 mod worker;
 
-pub use handshake::{Challenge, Handshake, Hello, Purpose};
+pub use handshake::{Handshake, Hello, Welcome};
 pub use limits::Limits;
 pub use master::{Admission, Master};
 pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
 pub use stream_machine::{End, StreamMachine};
-pub use token::{NONCE_BYTES, Nonce, PROOF_BYTES, Proof, Token, TokenError};
-pub use worker::{Credentials, Introduction, News, Worker};
+pub use worker::{Introduction, News, Worker};

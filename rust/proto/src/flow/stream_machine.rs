@@ -1,6 +1,5 @@
 //! What the state machine of connections offers to whatever runs its sockets.
 
-use super::token::Nonce;
 use crate::broker::PeerId;
 use crate::framing::Outbox;
 
@@ -19,8 +18,8 @@ pub enum End {
 
 /// Decides what connections carry, and waits for nothing.
 pub trait StreamMachine {
-    /// A connection was accepted. `nonce` is random; `name` is for a log.
-    fn connect(&mut self, id: PeerId, nonce: Nonce, name: String);
+    /// A connection was accepted; `name` is for a log.
+    fn connect(&mut self, id: PeerId, name: String);
     /// A connection has ended.
     fn disconnect(&mut self, id: PeerId, end: End);
     /// Bytes of a connection.

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Initiator, Stop, next_frame};
+use super::handshake::{FRAME_BYTES, Handshake, Hello, Stop, Welcome, next_frame};
 use super::limits::{Limits, MESSAGE_COST};
 use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::send_error::SendError;
-use super::token::{Nonce, Token};
-use crate::framing::{FrameReader, Outbox};
+use crate::framing::{FrameReader, MessageError, Outbox};
 
 /// Names under which one worker may publish.
 const MAX_PUBLISHED: usize = 256;
@@ -24,17 +23,8 @@ pub struct Introduction {
     pub pid: u32,
     /// The name of its host.
     pub host: String,
-}
-
-/// What a worker proves itself with, and which masters it takes.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// Masters of lower incarnations are refused.
+    /// Masters of lower incarnations refuse it.
     pub incarnation: u64,
-    /// What the master has to prove that it has, too.
-    pub token: Option<Token>,
-    /// Random.
-    pub nonce: Nonce,
 }
 
 /// Something that the owner of a worker has to know.
@@ -64,9 +54,9 @@ pub struct Worker {
 
 #[derive(Debug)]
 enum Phase {
-    Joining(Initiator),
+    Joining,
     /// What the master has said of itself.
-    Joined(Challenge),
+    Joined(Welcome),
     /// How.
     Ended(String),
 }
@@ -74,16 +64,14 @@ enum Phase {
 impl Worker {
     /// Of a new connection, with HELLO to be written.
     #[must_use]
-    pub fn new(introduction: &Introduction, credentials: Credentials, limits: Limits) -> Self {
-        let Credentials { incarnation, token, nonce } = credentials;
-        let Introduction { worker, pid, ref host } = *introduction;
+    pub fn new(introduction: &Introduction, limits: Limits) -> Self {
+        let Introduction { worker, pid, ref host, incarnation } = *introduction;
         let frame_bytes = limits.frame_bytes;
-        let hello = Hello { nonce, worker, incarnation, pid, frame_bytes, host, ..Hello::default() };
         let mut outbox = Outbox::default();
-        let initiator = Initiator::new(token, hello, &mut outbox);
+        Handshake::Hello(Hello { worker, incarnation, pid, frame_bytes, host }).encode(&mut outbox);
         Self {
             limits,
-            phase: Phase::Joining(initiator),
+            phase: Phase::Joining,
             reader: FrameReader::new(FRAME_BYTES),
             outbox,
             published: BTreeMap::new(),
@@ -130,7 +118,7 @@ impl Worker {
     pub fn joined(&self) -> Option<u64> {
         match &self.phase {
             Phase::Joined(master) => Some(master.incarnation),
-            Phase::Joining(_) | Phase::Ended(_) => None,
+            Phase::Joining | Phase::Ended(_) => None,
         }
     }
 
@@ -139,7 +127,7 @@ impl Worker {
     pub fn ended(&self) -> Option<&str> {
         match &self.phase {
             Phase::Ended(why) => Some(why),
-            Phase::Joining(_) | Phase::Joined(_) => None,
+            Phase::Joining | Phase::Joined(_) => None,
         }
     }
 
@@ -152,7 +140,7 @@ impl Worker {
         let master = match &self.phase {
             Phase::Joined(master) => master,
             Phase::Ended(why) => return Err(SendError::NotConnected { to, why: why.clone() }),
-            Phase::Joining(_) => {
+            Phase::Joining => {
                 return Err(SendError::NotConnected { to, why: "this worker has not joined yet".to_owned() });
             }
         };
@@ -206,7 +194,7 @@ impl Worker {
     pub fn answer_bytes(&self) -> usize {
         let theirs = match &self.phase {
             Phase::Joined(master) => master.frame_bytes,
-            Phase::Joining(_) | Phase::Ended(_) => u32::MAX,
+            Phase::Joining | Phase::Ended(_) => u32::MAX,
         };
         (theirs.min(self.limits.frame_bytes) as usize).saturating_sub(ANSWER_BYTES)
     }
@@ -244,11 +232,12 @@ impl Worker {
     fn handle_frames(&mut self, now: Instant, reader: &mut FrameReader) -> Result<(), Stop> {
         while let Some((kind, payload)) = next_frame(reader)? {
             match &mut self.phase {
-                Phase::Joining(initiator) => {
-                    if let Some(master) = initiator.receive(kind, payload, &mut self.outbox)? {
-                        self.phase = Phase::Joined(master);
-                        reader.set_limit(self.limits.frame_bytes);
-                    }
+                Phase::Joining => {
+                    let Handshake::Welcome(master) = Handshake::decode(kind, payload)? else {
+                        return Err(MessageError::Kind(kind).into());
+                    };
+                    self.phase = Phase::Joined(master);
+                    reader.set_limit(self.limits.frame_bytes);
                 }
                 Phase::Joined(_) => match ToWorker::decode(kind, payload)? {
                     ToWorker::Data(payload) => {

@@ -18,9 +18,6 @@ pub enum MessageError {
         /// That of this process.
         ours: u16,
     },
-    /// The connection is for something else.
-    #[error("it asks for something that this end does not serve")]
-    Purpose,
     /// A kind that does not exist, or that this end does not get now.
     #[error("a message of kind {0} is out of turn")]
     Kind(u8),
@@ -58,15 +55,6 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, MessageError> {
         self.array().map(u64::from_le_bytes)
-    }
-
-    /// The rest, which is so many bytes or nothing.
-    pub(crate) fn array_or_none<const N: usize>(&mut self) -> Result<Option<[u8; N]>, MessageError> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let rest = self.array()?;
-        self.end().map(|()| Some(rest))
     }
 
     /// The rest, which is nothing.

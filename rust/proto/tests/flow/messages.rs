@@ -8,7 +8,7 @@ use crate::pair::{connect, joined, settle, to_master, to_worker, worker};
 
 #[test]
 fn messages_keep_their_order_both_ways() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     let many: Vec<_> = (0..50_u32).map(|i| i.to_le_bytes().to_vec()).collect();
     for payload in &many {
         master.send(3, payload).unwrap();
@@ -23,7 +23,7 @@ fn messages_keep_their_order_both_ways() {
 
 #[test]
 fn a_message_is_refused_where_it_is_too_long_or_too_much_waits() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     let long = SendError::TooLong { to: "worker 3".to_owned(), bytes: 4097, limit: 4096 };
     assert_eq!(master.send(3, &[0; 4097]), Err(long));
     master.send(3, &[0; 4096]).unwrap();
@@ -42,7 +42,7 @@ fn a_message_is_refused_where_it_is_too_long_or_too_much_waits() {
 
 #[test]
 fn a_connection_is_not_read_while_too_much_of_it_waits() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     while master.wants_bytes(id) {
         worker.send(&[0; 1000]).unwrap();
         to_master(&mut master, id, &mut worker, usize::MAX);
@@ -62,7 +62,7 @@ fn a_connection_is_not_read_while_too_much_of_it_waits() {
 
 #[test]
 fn a_question_is_answered_with_the_last_value_and_its_age() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     let at = Instant::now().checked_sub(Duration::from_secs(7)).unwrap();
     worker.publish(at, "spec", b"old").unwrap();
     worker.publish(at, "spec", b"new").unwrap();
@@ -77,7 +77,7 @@ fn a_question_is_answered_with_the_last_value_and_its_age() {
 
 #[test]
 fn a_question_about_something_else_says_what_there_is() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     let ask = |master: &mut softs_proto::flow::Master, worker: &mut _| {
         let (ask, _) = master.ask(3, "none").unwrap();
         settle(master, id, worker, usize::MAX);
@@ -92,7 +92,7 @@ fn a_question_about_something_else_says_what_there_is() {
 
 #[test]
 fn what_is_made_when_it_is_asked_for_is_answered_to_all_questions_that_wait() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     assert!(worker.make_when_asked("").is_err());
     worker.make_when_asked("stack").unwrap();
     assert!(!worker.is_asked());
@@ -110,7 +110,7 @@ fn what_is_made_when_it_is_asked_for_is_answered_to_all_questions_that_wait() {
 
 #[test]
 fn a_master_that_asks_without_end_for_what_must_be_made_is_refused() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     worker.make_when_asked("stack").unwrap();
     for _ in 0..64 {
         master.ask(3, "stack").unwrap();
@@ -124,7 +124,7 @@ fn a_master_that_asks_without_end_for_what_must_be_made_is_refused() {
 
 #[test]
 fn a_question_ends_with_its_worker() {
-    let (mut master, id, _worker) = joined(None);
+    let (mut master, id, _worker) = joined();
     let (ask, _) = master.ask(3, "spec").unwrap();
     master.disconnect(id, End::Ordinary);
     let expected =
@@ -134,7 +134,7 @@ fn a_question_ends_with_its_worker() {
 
 #[test]
 fn a_late_answer_is_dropped() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     worker.publish(Instant::now(), "spec", b"x").unwrap();
     let (late, _) = master.ask(3, "spec").unwrap();
     master.abandon(late);
@@ -146,7 +146,7 @@ fn a_late_answer_is_dropped() {
 
 #[test]
 fn what_is_published_is_limited() {
-    let mut worker = worker(3, 1, None);
+    let mut worker = worker(3, 1);
     let now = Instant::now();
     assert!(worker.publish(now, "", b"").is_err());
     assert!(worker.publish(now, &"x".repeat(256), b"").is_err());
@@ -161,9 +161,9 @@ fn what_is_published_is_limited() {
 
 #[test]
 fn a_successor_gets_nothing_that_was_meant_for_another_worker() {
-    let (mut master, id, _worker) = joined(None);
+    let (mut master, id, _worker) = joined();
     master.disconnect(id, End::Ordinary);
-    let (next, mut successor) = (connect(&mut master, 2), worker(3, 1, None));
+    let (next, mut successor) = (connect(&mut master, 2), worker(3, 1));
     settle(&mut master, next, &mut successor, usize::MAX);
     // The owner has not received that the first one left.
     let error = master.send(3, b"for the first").unwrap_err();
@@ -176,7 +176,7 @@ fn a_successor_gets_nothing_that_was_meant_for_another_worker() {
 
 #[test]
 fn both_ends_learn_why_the_other_one_ends() {
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     worker.send(b"last").unwrap();
     worker.close("this worker was closed");
     settle(&mut master, id, &mut worker, usize::MAX);
@@ -185,7 +185,7 @@ fn both_ends_learn_why_the_other_one_ends() {
     assert_eq!(events, [Event::Received { worker: 3, payload: b"last".to_vec() }, left]);
     assert!(worker.send(b"more").is_err());
 
-    let (mut master, id, mut worker) = joined(None);
+    let (mut master, id, mut worker) = joined();
     master.send(3, b"last").unwrap();
     master.end_all("");
     settle(&mut master, id, &mut worker, usize::MAX);

@@ -3,34 +3,29 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{
-    Admission, Credentials, End, Introduction, Limits, Master, StreamMachine, Token, Worker,
-};
+use softs_proto::flow::{Admission, End, Introduction, Limits, Master, StreamMachine, Worker};
 use softs_proto::framing::Outbox;
-
-pub(crate) const TOKEN: &str = "0123456789abcdefghijklmn";
-
-pub(crate) fn admission(incarnation: u64, oldest: u64, token: Option<&str>) -> Admission {
-    Admission { incarnation, oldest, token: token.map(|text| Token::new(text).unwrap()) }
-}
 
 pub(crate) fn limits() -> Limits {
     Limits { frame_bytes: 4096, unsent_bytes: 10_000, unread_bytes: 10_000, workers: 4, ..Limits::default() }
 }
 
-pub(crate) fn worker(number: u32, incarnation: u64, token: Option<&str>) -> Worker {
-    worker_of(number, 1000 + number, incarnation, token)
+pub(crate) fn master(incarnation: u64, oldest: u64) -> Master {
+    Master::new(Admission { incarnation, oldest }, limits())
 }
 
-pub(crate) fn worker_of(number: u32, pid: u32, incarnation: u64, token: Option<&str>) -> Worker {
-    let introduction = Introduction { worker: number, pid, host: "node".to_owned() };
-    let token = token.map(|text| Token::new(text).unwrap());
-    Worker::new(&introduction, Credentials { incarnation, token, nonce: [number as u8; 32] }, limits())
+pub(crate) fn worker(number: u32, incarnation: u64) -> Worker {
+    worker_of(number, 1000 + number, incarnation)
+}
+
+pub(crate) fn worker_of(number: u32, pid: u32, incarnation: u64) -> Worker {
+    let host = "node".to_owned();
+    Worker::new(&Introduction { worker: number, pid, host, incarnation }, limits())
 }
 
 pub(crate) fn connect(master: &mut Master, number: u64) -> PeerId {
     let id = PeerId(number);
-    master.connect(id, [number as u8 ^ 0x55; 32], format!("process {}", 1000 + number));
+    master.connect(id, format!("process {}", 1000 + number));
     id
 }
 
@@ -71,9 +66,9 @@ pub(crate) fn settle(master: &mut Master, id: PeerId, worker: &mut Worker, step:
 }
 
 /// A worker that has joined, its connection, and a master that knows it.
-pub(crate) fn joined(token: Option<&str>) -> (Master, PeerId, Worker) {
-    let mut master = Master::new(admission(1, 1, token), limits());
-    let (id, mut worker) = (connect(&mut master, 1), worker(3, 1, token));
+pub(crate) fn joined() -> (Master, PeerId, Worker) {
+    let mut master = master(1, 1);
+    let (id, mut worker) = (connect(&mut master, 1), worker(3, 1));
     settle(&mut master, id, &mut worker, usize::MAX);
     assert_eq!(worker.joined(), Some(1), "{:?}", worker.ended());
     assert_eq!(master.take_events().0.len(), 1);

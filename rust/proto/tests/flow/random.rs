@@ -6,7 +6,7 @@ use std::time::Instant;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::{AskError, AskId, End, Event, Master, News, StreamMachine, Worker};
 
-use crate::pair::{TOKEN, admission, connect, limits, to_master, to_worker, worker_of};
+use crate::pair::{connect, master, to_master, to_worker, worker_of};
 
 /// xorshift64*: runs are the same on every machine.
 struct Rng(u64);
@@ -50,10 +50,8 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let token = seed.is_multiple_of(2).then_some(TOKEN);
-        let master = Master::new(admission(1, 1, token), limits());
         let (lives, known, asks) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: Rng::new(seed), master, lives, known, asks, answered: 0, next: seed % 2 }
+        Self { rng: Rng::new(seed), master: master(1, 1), lives, known, asks, answered: 0, next: 0 }
     }
 
     fn step(&mut self) {
@@ -76,11 +74,10 @@ impl World {
     }
 
     fn begin(&mut self) {
-        self.next += 2;
+        self.next += 1;
         let number = self.rng.below(3) as u32;
-        let token = self.next.is_multiple_of(2).then_some(TOKEN);
         let id = connect(&mut self.master, self.next);
-        let worker = worker_of(number, self.lives.len() as u32, 1, token);
+        let worker = worker_of(number, self.lives.len() as u32, 1);
         let (sent, expected) = (Vec::new(), VecDeque::new());
         self.lives.push(Life { id, number, worker, sent, received: 0, expected, is_broken: false });
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{
-    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader,
-    Value, Wanted, Why,
+    Answers, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader, Value,
+    Wanted, Why,
 };
-use softs_proto::flow::{Handshake, StreamMachine, Token};
+use softs_proto::flow::{Handshake, StreamMachine, Welcome};
 use softs_proto::framing::{HEADER_BYTES, Outbox};
 
-use crate::pair::{TOKEN, frame};
+use crate::pair::frame;
 
 const SEGMENT: [u8; 16] = [7; 16];
 
@@ -50,12 +50,8 @@ impl Segment {
     }
 
     fn serving(&self) -> Serving {
-        Serving::new(Served { segment: SEGMENT, bytes: self.0.len() as u64 }, token(TOKEN), [9; 32])
+        Serving::new(Served { segment: SEGMENT, bytes: self.0.len() as u64 })
     }
-}
-
-fn token(text: &str) -> Token {
-    Token::new(text).unwrap()
 }
 
 /// Takes at most `most` bytes out.
@@ -63,24 +59,6 @@ fn taken(outbox: &mut Outbox, most: usize) -> Vec<u8> {
     let bytes = outbox.bytes()[..outbox.len().min(most)].to_vec();
     outbox.advance(bytes.len());
     bytes
-}
-
-/// Runs the handshake; the text of the end that refused.
-fn join(serving: &mut Serving, text: &str, step: usize) -> Result<(), String> {
-    let mut joining = Joining::new(token(text), [5; 32]);
-    loop {
-        serving.receive(&taken(joining.outbox(), step));
-        if joining.receive(&taken(serving.outbox(), step))? {
-            return Ok(());
-        }
-    }
-}
-
-fn open(segment: &Segment) -> Serving {
-    let mut serving = segment.serving();
-    join(&mut serving, TOKEN, usize::MAX).unwrap();
-    assert!(serving.is_open());
-    serving
 }
 
 fn read(segment: [u8; 16], values: &[Value]) -> Vec<u8> {
@@ -101,31 +79,12 @@ fn end_of(serving: &mut Serving) -> String {
 }
 
 #[test]
-fn both_ends_prove_the_token_however_the_bytes_arrive() {
-    let (segment, _) = Segment::of(&[8]);
-    for step in [1, 7, usize::MAX] {
-        join(&mut segment.serving(), TOKEN, step).unwrap();
-    }
-    let other = "another-token-of-22-characters";
-    let refused = join(&mut segment.serving(), other, usize::MAX).unwrap_err();
-    assert!(refused.contains("the token of the holder is not that of this reader"), "{refused}");
-}
-
-#[test]
-fn a_request_before_the_proof_ends_the_connection() {
-    let (segment, values) = Segment::of(&[8]);
-    let mut serving = segment.serving();
-    ask(&mut serving, &mut Answers::default(), &values);
-    assert!(end_of(&mut serving).contains("out of turn"));
-}
-
-#[test]
 fn values_of_all_sizes_arrive_in_pieces_of_any_size() {
     let sizes = [0, 1, 63, 64, 65, 0, PIECE_BYTES - 9, PIECE_BYTES, 2 * PIECE_BYTES + 17, 3, 0];
     let (mut segment, values) = Segment::of(&sizes);
     let expected = segment.bytes_of(&values);
     for step in [1009, 100_000, usize::MAX] {
-        let (mut serving, mut answers, mut found) = (open(&segment), Answers::default(), Vec::new());
+        let (mut serving, mut answers, mut found) = (segment.serving(), Answers::default(), Vec::new());
         ask(&mut serving, &mut answers, &values);
         let mut turns = 0;
         while answers.n_open() > 0 {
@@ -146,7 +105,7 @@ fn values_of_all_sizes_arrive_in_pieces_of_any_size() {
 fn a_row_that_is_freed_at_any_moment_is_never_taken_for_the_row() {
     for moment in 0..6 {
         let (mut segment, values) = Segment::of(&[100, 3 * PIECE_BYTES, 200]);
-        let (mut serving, mut answers, mut found) = (open(&segment), Answers::default(), 0);
+        let (mut serving, mut answers, mut found) = (segment.serving(), Answers::default(), 0);
         ask(&mut serving, &mut answers, &values);
         for turn in 0..6 {
             if turn == moment {
@@ -167,7 +126,7 @@ fn a_row_that_is_freed_at_any_moment_is_never_taken_for_the_row() {
 #[test]
 fn another_segment_and_values_outside_of_this_one_are_refused() {
     let (mut segment, values) = Segment::of(&[100, 8]);
-    let (mut serving, mut answers) = (open(&segment), Answers::default());
+    let (mut serving, mut answers) = (segment.serving(), Answers::default());
     serving.receive(&read([8; 16], &values));
     answers.expect(108);
     serving.fill(&mut segment);
@@ -177,7 +136,7 @@ fn another_segment_and_values_outside_of_this_one_are_refused() {
     for (offset, bytes) in
         [(8, 8), (size, 0), (0, size), (64, u64::MAX), (u64::MAX - 63, 64), (0, size - 7), (0, u64::MAX - 3)]
     {
-        let mut serving = open(&segment);
+        let mut serving = segment.serving();
         serving.receive(&read(SEGMENT, &[Value { offset, bytes, serial: 1 }]));
         let why = end_of(&mut serving);
         assert!(why.contains("is not in a segment of"), "{offset} {bytes}: {why}");
@@ -189,15 +148,8 @@ fn another_segment_and_values_outside_of_this_one_are_refused() {
 fn a_reader_is_told_why_before_its_connection_ends() {
     let (segment, values) = Segment::of(&[PIECE_BYTES]);
     let served = Served { segment: SEGMENT, bytes: segment.0.len() as u64 };
-    let mut holder = RowHolder::new(served, token(TOKEN), segment, Arc::default());
-    let (id, mut joining) = (PeerId(1), Joining::new(token(TOKEN), [5; 32]));
-    holder.connect(id, [9; 32], String::new());
-    loop {
-        holder.receive(id, &taken(joining.outbox(), usize::MAX));
-        if joining.receive(&taken(holder.outbox(id).unwrap(), usize::MAX)).unwrap() {
-            break;
-        }
-    }
+    let (id, mut holder) = (PeerId(1), RowHolder::new(served, segment, Arc::default()));
+    holder.connect(id, String::new());
     holder.receive(id, &read(SEGMENT, &values));
     assert_eq!(taken(holder.outbox(id).unwrap(), 10).len(), 10);
     holder.receive(id, &read(SEGMENT, &[Value { offset: 8, bytes: 8, serial: 1 }]));
@@ -210,7 +162,7 @@ fn a_reader_is_told_why_before_its_connection_ends() {
 #[test]
 fn a_reader_that_asks_and_does_not_read_holds_a_bounded_amount() {
     let (mut segment, values) = Segment::of(&[100; 3]);
-    let (mut serving, mut answers) = (open(&segment), Answers::default());
+    let (mut serving, mut answers) = (segment.serving(), Answers::default());
     let many: Vec<_> = values.iter().copied().cycle().take(MAX_VALUES).collect();
     for _ in 0..MAX_REQUESTS {
         assert!(serving.wants_bytes());
@@ -236,7 +188,7 @@ fn what_was_not_asked_for_ends_the_connection_of_a_reader() {
     for (bytes, why) in [
         (frame(|out| ToReader::Bytes(&[1; 9]).encode(out)), "not asked for"),
         (frame(|out| ToReader::Done.encode(out)), "out of turn"),
-        (frame(|out| Handshake::Welcome.encode(out)), "out of turn"),
+        (frame(|out| Handshake::Welcome(Welcome::default()).encode(out)), "out of turn"),
         (frame(|out| Handshake::End("it is over".to_owned()).encode(out)), "it is over"),
         (vec![0xff, 0xff, 0xff, 0x7f, 6], "may come here"),
         (vec![0, 0, 0, 0, 77], "kind 77"),

@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::rows::{Answers, Joining, Memory, Served, Serving, ToReader, Value, Wanted, Why};
+use softs_proto::flow::rows::{Answers, Memory, Served, Serving, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Admission, Answered, Challenge, Credentials, End, Handshake, Hello, Introduction, Limits, Master, News,
-    Purpose, StreamMachine, ToMaster, ToWorker, Token, Worker,
+    Admission, Answered, End, Handshake, Hello, Introduction, Limits, Master, News, StreamMachine, ToMaster,
+    ToWorker, Welcome, Worker,
 };
 use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
 
@@ -54,24 +54,16 @@ fn stream(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn push_handshake(rng: &mut Rng, out: &mut Outbox) {
-    let proof = (rng.below(2) == 0).then_some([7; 32]);
     let hello = Hello {
-        purpose: [Purpose::Control, Purpose::Rows][rng.below(2)],
-        has_token: rng.below(2) == 0,
         worker: rng.below(3) as u32,
         incarnation: rng.below(3) as u64,
         frame_bytes: 1 << rng.below(21),
         host: "node",
-        ..Hello::default()
+        pid: 0,
     };
-    match rng.below(5) {
+    match rng.below(3) {
         0 => Handshake::Hello(hello).encode(out),
-        1 => {
-            let challenge = Challenge { incarnation: 1, frame_bytes: 2048, ..Challenge::default() };
-            Handshake::Challenge(challenge, proof).encode(out);
-        }
-        2 => Handshake::Proof(proof).encode(out),
-        3 => Handshake::Welcome.encode(out),
+        1 => Handshake::Welcome(Welcome { incarnation: 1, frame_bytes: 2048 }).encode(out),
         _ => Handshake::End("why".to_owned()).encode(out),
     }
 }
@@ -137,12 +129,11 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 #[allow(clippy::disallowed_methods, reason = "any moment will do")]
 fn fuzz_control(rng: &mut Rng, bytes: &[u8]) {
     let limits = Limits { frame_bytes: 2048, ..Limits::default() };
-    let mut master = Master::new(Admission { incarnation: 1, oldest: 0, token: None }, limits);
-    let introduction = Introduction { worker: 1, pid: 1, host: String::new() };
-    let mut worker =
-        Worker::new(&introduction, Credentials { incarnation: 1, token: None, nonce: [0; 32] }, limits);
+    let mut master = Master::new(Admission { incarnation: 1, oldest: 0 }, limits);
+    let introduction = Introduction { worker: 1, pid: 1, host: String::new(), incarnation: 1 };
+    let mut worker = Worker::new(&introduction, limits);
     let now = Instant::now();
-    master.connect(PEER, [1; 32], "peer".to_owned());
+    master.connect(PEER, "peer".to_owned());
     let piece = 1 + rng.below(bytes.len());
     for piece in bytes.chunks(piece) {
         master.receive(PEER, piece);
@@ -157,20 +148,8 @@ fn fuzz_control(rng: &mut Rng, bytes: &[u8]) {
     assert!(matches!(news.last(), Some(News::Ended(_))));
 }
 
-fn token() -> Token {
-    Token::new("0123456789abcdefghijklmn").expect("a token")
-}
-
 fn fuzz_rows(rng: &mut Rng, bytes: &[u8], seed: u64) {
-    let mut serving = Serving::new(SERVED, token(), [1; 32]);
-    let mut joining = Joining::new(token(), [2; 32]);
-    let is_joined = rng.below(2) == 0;
-    while is_joined && !serving.is_open() {
-        serving.receive(joining.outbox().bytes());
-        joining.outbox().clear();
-        let _is_in = joining.receive(serving.outbox().bytes()).expect("the same token");
-        serving.outbox().clear();
-    }
+    let mut serving = Serving::new(SERVED);
     let (mut answers, mut memory) = (Answers::default(), Filled(rng.below(3) as u8));
     answers.expect(rng.below(400) as u64);
     let (mut n_values, mut is_over) = (0, false);
@@ -178,7 +157,6 @@ fn fuzz_rows(rng: &mut Rng, bytes: &[u8], seed: u64) {
         serving.receive(piece);
         serving.fill(&mut memory);
         is_over = is_over || answers.receive(piece, &mut |some| n_values += some.len()).is_err();
-        let _refused = joining.receive(piece);
         assert!(serving.held() <= 8 * bytes.len() + (64 << 10), "seed {seed}");
     }
     assert!(n_values <= 400, "seed {seed}");

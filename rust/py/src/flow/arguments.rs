@@ -1,9 +1,9 @@
-//! Arguments of both ends: limits, tokens, times.
+//! Arguments of both ends: limits, times.
 
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use softs_proto::flow::{Limits, Token};
+use softs_proto::flow::Limits;
 
 use crate::errors::raise;
 
@@ -15,10 +15,6 @@ pub(super) fn limits_of(py: Python<'_>, numbers: LimitNumbers) -> PyResult<Limit
     let (frame_bytes, unsent_bytes, unread_bytes, workers, handshake_s) = numbers;
     let handshake = duration(py, "handshake_s", handshake_s)?;
     Ok(Limits { frame_bytes, unsent_bytes, unread_bytes, workers, handshake })
-}
-
-pub(super) fn token_of(py: Python<'_>, token: Option<&str>) -> PyResult<Option<Token>> {
-    token.map(Token::new).transpose().map_err(|error| raise(py, "ConfigError", error.to_string()))
 }
 
 pub(super) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {

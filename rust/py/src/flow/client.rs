@@ -9,7 +9,8 @@ use softs_net::Endpoint;
 use softs_net::flow::{ClientOptions, FlowClient as NetClient, pipe};
 use softs_proto::flow::{Introduction, News};
 
-use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
+use super::arguments::{LimitNumbers, duration, limits_of, timeout_of};
+use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise, send_error};
 use crate::process::{Owned, blocking, waiting};
 
@@ -32,14 +33,15 @@ impl FlowClient {
         endpoint: &str,
         worker: u32,
         host: String,
-        token: Option<&str>,
+        credentials: Option<Der>,
         incarnation: u64,
         limits: LimitNumbers,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let introduction = Introduction { worker, pid: std::process::id(), host };
-        let (token, limits) = (token_of(py, token)?, limits_of(py, limits)?);
-        let options = ClientOptions { endpoint, introduction, incarnation, token, limits };
+        let introduction = Introduction { worker, pid: std::process::id(), host, incarnation };
+        let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
+        let limits = limits_of(py, limits)?;
+        let options = ClientOptions { endpoint, introduction, credentials, limits };
         let joined =
             blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
         let client = joined.map_err(|error| net_error(py, &error))?.ready();

@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use softs_net::Endpoint;
 use softs_net::flow::rows::{ReadEnd, RowReader as NetReader, RowServer as NetServer, RowServerOptions};
-use softs_proto::flow::Token;
 use softs_proto::flow::rows::{Gone, Served, Value, Why};
 
 use super::arguments::duration;
+use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise};
 use crate::memory::buffer::Buffer;
 use crate::process::{Owned, blocking};
@@ -18,7 +18,7 @@ use crate::process::{Owned, blocking};
 /// Bytes of a value in an argument: offset and bytes in the segment, serial number, offset in the memory; u64 each.
 const VALUE_BYTES: usize = 32;
 
-/// Serves the values of one segment to readers that have a token.
+/// Serves the values of one segment to readers with credentials.
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct RowServer {
     server: Owned<NetServer>,
@@ -31,7 +31,7 @@ impl RowServer {
     fn new(
         py: Python<'_>,
         endpoint: &str,
-        token: &str,
+        credentials: Der,
         file: u32,
         first: u64,
         n_bytes: u64,
@@ -42,7 +42,7 @@ impl RowServer {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
         let options = RowServerOptions {
             endpoint,
-            token: token_of(py, token)?,
+            credentials: credentials_of(py, credentials)?,
             file: copy_of(py, file)?,
             first,
             served: Served { segment, bytes: n_bytes },
@@ -86,11 +86,12 @@ pub(crate) struct RowReader {
 #[pymethods]
 impl RowReader {
     #[new]
-    fn new(py: Python<'_>, endpoint: &str, token: &str, timeout_s: f64) -> PyResult<Self> {
+    fn new(py: Python<'_>, endpoint: &str, credentials: Der, timeout_s: f64) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let (token, timeout) = (token_of(py, token)?, duration(py, "timeout_s", timeout_s)?);
+        let (credentials, timeout) =
+            (credentials_of(py, credentials)?, duration(py, "timeout_s", timeout_s)?);
         let connected = blocking(py, &endpoint, |endpoint, interrupted| {
-            NetReader::connect(endpoint, token, timeout, interrupted)
+            NetReader::connect(endpoint, &credentials, timeout, interrupted)
         })?;
         let reader = connected.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a reader.
@@ -136,10 +137,6 @@ impl RowReader {
             None => Err(raise(py, "PeerLost", "a read of rows was interrupted".to_owned())),
         }
     }
-}
-
-fn token_of(py: Python<'_>, token: &str) -> PyResult<Token> {
-    Token::new(token).map_err(|error| raise(py, "ConfigError", error.to_string()))
 }
 
 /// A descriptor of its own for reading a file of this process.

@@ -7,7 +7,8 @@ use softs_net::flow::{FlowServer as NetServer, ServerOptions, Taken};
 use softs_net::{Endpoint, KeepAlive};
 use softs_proto::flow::{Admission, Event};
 
-use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
+use super::arguments::{LimitNumbers, duration, limits_of, timeout_of};
+use crate::credentials::{Der, credentials_of};
 use crate::errors::{ask_error, net_error, send_error};
 use crate::log::{Record, to_python};
 use crate::process::{Owned, waiting};
@@ -27,16 +28,17 @@ impl FlowServer {
     fn new(
         py: Python<'_>,
         endpoint: &str,
-        token: Option<&str>,
+        credentials: Option<Der>,
         incarnation: u64,
         oldest: u64,
         limits: LimitNumbers,
         dead_after_s: f64,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let admission = Admission { incarnation, oldest, token: token_of(py, token)? };
+        let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let keep_alive = KeepAlive::within(duration(py, "dead_after_s", dead_after_s)?);
-        let options = ServerOptions { endpoint, admission, limits: limits_of(py, limits)?, keep_alive };
+        let (admission, limits) = (Admission { incarnation, oldest }, limits_of(py, limits)?);
+        let options = ServerOptions { endpoint, admission, credentials, limits, keep_alive };
         let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
         Ok(Self { server: Owned::new(server) })
     }

@@ -3,19 +3,16 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use softs_net::link::tls::Credentials;
 use softs_net::link::{HostLink as NetHostLink, LinkOptions};
 use softs_net::{Endpoint, NetError};
 
-use crate::errors::{net_error, raise};
+use crate::credentials::{Der, credentials_of};
+use crate::errors::net_error;
 use crate::log::{Record, to_python};
 use crate::process::Owned;
 
 /// A log relay that waits wakes this often.
 const LOG_SLICE: Duration = Duration::from_secs(3600);
-
-/// Key, certificates and CAs, in DER.
-type Der = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 /// The links of this host: one Rust thread, from construction to `stop`.
 #[pyclass(frozen, module = "softs_fast._core")]
@@ -47,10 +44,7 @@ impl HostLink {
             })
         };
         let options = parse_all().map_err(|error| net_error(py, &error))?;
-        let credentials = credentials
-            .map(|(key, chain, roots)| Credentials::new(&key, &chain, &roots))
-            .transpose()
-            .map_err(|error| raise(py, "ConfigError", error.to_string()))?;
+        let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let link =
             py.detach(|| NetHostLink::start(options, credentials)).map_err(|error| net_error(py, &error))?;
         Ok(Self { link: Owned::new(link) })

@@ -90,28 +90,20 @@ impl<'a> ForeignBytes<'a> {
         unsafe { copy(source.as_ptr(), self.as_ptr(), len, policy.for_sample(len)) };
     }
 
-    /// Overwrites the first bytes with what a socket has; `Ok(None)` where it has nothing yet, `Ok(Some(0))` at its end.
+    /// Overwrites the first bytes with what a socket has, and `behind` with what comes behind these; `Ok(None)` where it has
+    /// nothing yet, `Ok(Some(0))` at its end.
     ///
     /// # Errors
-    /// As `recv` has.
-    pub fn receive(self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
-        self.receive_with(socket, &mut [])
-    }
-
-    /// As [`Self::receive`]; what comes behind these bytes goes to `behind`.
-    ///
-    /// # Errors
-    /// As `recvmsg` has.
+    /// As `readv` has.
     pub fn receive_with(self, socket: BorrowedFd<'_>, behind: &mut [u8]) -> Result<Option<usize>, Errno> {
         let parts = [
             libc::iovec { iov_base: self.as_ptr().cast(), iov_len: self.len() },
             libc::iovec { iov_base: behind.as_mut_ptr().cast(), iov_len: behind.len() },
         ];
-        let n_parts = if behind.is_empty() { 1 } else { 2 };
         outcome(|| {
             // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists; `behind` is borrowed; M8:
             // `parts`. The kernel writes no more.
-            unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), n_parts) }
+            unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), 2) }
         })
     }
 

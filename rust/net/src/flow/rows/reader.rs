@@ -1,29 +1,21 @@
-//! The reader's end: connects, asks, and takes bytes right into the memory of its caller where they are many.
+//! The reader's end: connects, asks, and has what comes decrypted into the memory of its caller.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use softs_proto::flow::Token;
-use softs_proto::flow::rows::{Answers, Gone, Joining, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted};
+use softs_proto::flow::rows::{Answers, Gone, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted};
 use softs_proto::framing::Outbox;
 use softs_shm::ForeignBytes;
 
 use crate::error::{NetError, os_text};
-use crate::flow::connections::write;
+use crate::flow::channel::Channel;
 use crate::flow::joining::{Joined, connect, join};
 use crate::flow::waiting::SLICE;
+use crate::tls::{Credentials, Over, Service, TlsError};
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::nonce::random_bytes;
-use crate::transport::socket::{self, wait};
+use crate::transport::socket::wait;
 use crate::waited::Waited;
-
-/// Bytes read at once where values are small.
-const BUFFER_BYTES: usize = 256 << 10;
-/// From so many bytes of one value on they are read right into the memory of the caller.
-const DIRECT_BYTES: usize = 32 << 10;
 
 /// How a read has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +29,8 @@ pub enum ReadEnd {
 /// A connection to a row server; of one thread at a time.
 #[derive(Debug)]
 pub struct RowReader {
-    socket: Arc<OwnedFd>,
+    channel: Channel,
     endpoint: String,
-    buffer: Box<[u8]>,
     /// Something was asked for that has not come.
     is_broken: bool,
 }
@@ -52,14 +43,14 @@ struct Targets<'a> {
 }
 
 impl RowReader {
-    /// Connects, and proves that it has the token, within `timeout`.
+    /// Connects within `timeout`; both ends prove what they are.
     ///
     /// # Errors
     /// [`NetError::NotServed`] where one end refused the other, [`NetError::Lost`] where there is none,
     /// [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn connect(
         endpoint: &Endpoint,
-        token: Token,
+        credentials: &Credentials,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
@@ -71,16 +62,15 @@ impl RowReader {
         let Some(socket) = connect(endpoint, Hosts::Any, timeout, interrupted).map_err(in_our_words)? else {
             return Ok(Waited::Interrupted);
         };
-        let mut joining = Joining::new(token, random_bytes()?);
-        let endpoint = endpoint.as_str().to_owned();
-        match join(&socket, &mut joining, begun, timeout, interrupted)? {
-            Joined::Yes => {}
+        let (endpoint, mut nothing) = (endpoint.as_str().to_owned(), Outbox::default());
+        let credentials = Some((credentials, Service::Rows));
+        let channel = match join(socket, credentials, &mut nothing, (begun, timeout), interrupted)? {
+            Joined::Yes(channel) => channel,
             Joined::Interrupted => return Ok(Waited::Interrupted),
             Joined::Refused(why) => return Err(NetError::NotServed { endpoint, why }),
             Joined::Lost(why) => return Err(NetError::Lost { endpoint, why }),
-        }
-        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Ok(Waited::Ready(Self { socket, endpoint, buffer, is_broken: false }))
+        };
+        Ok(Waited::Ready(Self { channel, endpoint, is_broken: false }))
     }
 
     /// Reads values of a segment to `targets`, of which each has the bytes of its value.
@@ -114,7 +104,7 @@ impl RowReader {
                 self.is_broken = false;
                 return Ok(Waited::Ready(ReadEnd::Complete));
             }
-            write(&self.socket, &mut outbox);
+            let is_blocked = self.channel.write(&mut outbox).is_blocked;
             let (taken, n_before) = (self.take(&mut answers, &mut targets)?, answers.n_open());
             if let Some(gone) = answers.gone() {
                 let first = (n_asked - n_before) * MAX_VALUES;
@@ -129,8 +119,7 @@ impl RowReader {
                 let why = format!("no bytes of rows for {:.1} s", stall.as_secs_f64());
                 return Err(self.lost(why));
             }
-            let has_output = !outbox.is_empty();
-            if !wait(self.socket.as_fd(), true, has_output, left.min(SLICE))? && interrupted() {
+            if !wait(self.channel.as_fd(), true, is_blocked, left.min(SLICE))? && interrupted() {
                 return Ok(Waited::Interrupted);
             }
         }
@@ -138,24 +127,20 @@ impl RowReader {
 
     /// Takes what the socket has, some of it; whether there was something.
     fn take(&mut self, answers: &mut Answers, targets: &mut Targets<'_>) -> Result<bool, NetError> {
-        let direct = targets.direct(answers.values_left());
-        let taken = match direct {
-            Some(part) => part.receive(self.socket.as_fd()),
-            None => socket::read(&self.socket, &mut self.buffer),
-        };
-        match taken {
-            Ok(None) => Ok(false),
-            Ok(Some(0)) | Err(Errno::CONNRESET) => Err(self.lost("the connection ended".to_owned())),
-            Ok(Some(n)) if direct.is_some() => {
-                answers.took(n);
-                targets.took(n);
-                Ok(true)
+        let mut received = Ok(());
+        let read = self.channel.read(&mut [], &mut |bytes| {
+            if received.is_ok() {
+                received = answers.receive(bytes, &mut |values| targets.fill(values));
             }
-            Ok(Some(n)) => {
-                let received = answers.receive(&self.buffer[..n], &mut |bytes| targets.fill(bytes));
-                received.map(|()| true).map_err(|why| self.lost(why))
+        });
+        received.map_err(|why| self.lost(why))?;
+        match read {
+            Ok((n, _)) => Ok(n > 0),
+            Err(Over::Closed | Over::Failed(TlsError::Truncated)) => {
+                Err(self.lost("the connection ended".to_owned()))
             }
-            Err(error) => Err(self.lost(os_text(error))),
+            Err(Over::Failed(error)) => Err(self.lost(error.to_string())),
+            Err(Over::Os(error)) => Err(self.lost(os_text(error))),
         }
     }
 
@@ -164,25 +149,7 @@ impl RowReader {
     }
 }
 
-impl Drop for RowReader {
-    fn drop(&mut self) {
-        socket::hang_up(&self.socket);
-    }
-}
-
-impl<'a> Targets<'a> {
-    /// Memory for bytes of one value, if many of them come next.
-    fn direct(&self, values_left: usize) -> Option<ForeignBytes<'a>> {
-        let target = self.parts.get(self.next)?;
-        let left = values_left.min(target.len() - self.filled);
-        (left >= DIRECT_BYTES).then(|| target.part(self.filled, left))?
-    }
-
-    fn took(&mut self, n: usize) {
-        self.filled += n;
-        self.skip_full();
-    }
-
+impl Targets<'_> {
     fn fill(&mut self, mut bytes: &[u8]) {
         self.skip_full();
         while let Some(target) = self.parts.get(self.next).filter(|_| !bytes.is_empty()) {
@@ -191,7 +158,8 @@ impl<'a> Targets<'a> {
                 part.fill_from(&bytes[..n]);
             }
             bytes = &bytes[n..];
-            self.took(n);
+            self.filled += n;
+            self.skip_full();
         }
     }
 

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::{pread, retry_on_intr};
-use softs_proto::flow::Token;
 use softs_proto::flow::rows::{Memory, RowCounts, RowHolder, Served};
 
 use crate::error::NetError;
 use crate::flow::streams::{StreamOptions, Streams};
+use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
@@ -23,8 +23,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 pub struct RowServerOptions {
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// What readers have to prove that they have.
-    pub token: Token,
+    /// Readers have to have their own.
+    pub credentials: Credentials,
     /// The file of the segment; it is read, and never written to.
     pub file: OwnedFd,
     /// Where the data begins in the file.
@@ -71,10 +71,10 @@ impl RowServer {
     /// # Errors
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
-        let RowServerOptions { endpoint, token, file, first, served, connections, stall } = options;
+        let RowServerOptions { endpoint, credentials, file, first, served, connections, stall } = options;
         let listener = Listener::bind(&endpoint, true, KeepAlive::within(stall))?;
         let counts = Arc::new(RowCounts::default());
-        let holder = RowHolder::new(served, token, Segment { file, first }, Arc::clone(&counts));
+        let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&counts));
         let options = StreamOptions {
             thread: "softs-rows",
             name: "row server",
@@ -82,7 +82,8 @@ impl RowServer {
             handshake: HANDSHAKE,
             stall: Some(stall),
         };
-        Ok(Self { server: Streams::listen(listener, holder, options)?, counts })
+        let door = (listener, Some((credentials, Service::Rows)));
+        Ok(Self { server: Streams::listen(door, holder, options)?, counts })
     }
 
     /// Where readers connect to, wildcards resolved.

@@ -12,8 +12,8 @@ use super::{Driver, READABLE};
 use crate::NetError;
 use crate::error::os_text;
 use crate::link::connection::Connection;
-use crate::link::encrypted::Encrypted;
 use crate::link::ingress::Ingresses;
+use crate::tls::{Encrypted, Service};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::socket;
@@ -69,7 +69,8 @@ impl Driver {
     /// A socket is connected; of an accepted one the number is even.
     fn begin(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>, peer: String) {
         let added = epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE);
-        let tls = self.credentials.as_ref().map(|credentials| Encrypted::begin(credentials, id.0 % 2 == 1));
+        let begin = |credentials| Encrypted::begin(credentials, Service::Link, id.0 % 2 == 1);
+        let tls = self.credentials.as_ref().map(begin);
         let failed = added.err().map(os_text);
         let (tls, failed) = match tls.transpose() {
             Ok(tls) => (tls, failed),

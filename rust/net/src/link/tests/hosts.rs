@@ -14,7 +14,7 @@ use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier as Machine};
 use softs_proto::wire::{MediumKind, MediumProfile};
 use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, RaggedLayout, RaggedTensor, Segment, host_id};
 
-use super::certificates::{TOKEN, credentials};
+use crate::certificates::{TOKEN, credentials};
 use crate::lanes::client::ClientLanes;
 use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::{AttachedSegment, LanePolicy};

@@ -1,7 +1,5 @@
 //! Two hosts in one process: real segments, real lanes at both ends, and sockets between them.
 
-#[path = "../../../tests/certificates/mod.rs"]
-mod certificates;
 mod faults;
 mod hosts;
 mod leavers;

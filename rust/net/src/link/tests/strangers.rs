@@ -9,13 +9,12 @@ use std::time::SystemTime;
 use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
 use softs_proto::link::TOO_LATE;
 
-use super::certificates::{OTHER_TOKEN, TOKEN, credentials};
 use super::hosts::{Remote, SPEECHES, Speech, Student, await_log};
 use super::refused::raw;
 use super::wire::Wire;
+use crate::certificates::{OTHER_TOKEN, TOKEN, credentials};
 use crate::link::connection::Connection;
-use crate::link::encrypted::Encrypted;
-use crate::link::tls::{HANDSHAKE_BYTES, Session};
+use crate::tls::{Encrypted, HANDSHAKE_BYTES, Service, Session};
 
 const TLS: Speech = Speech::Tls(TOKEN);
 const FOREIGN: Speech = Speech::Tls(OTHER_TOKEN);
@@ -151,7 +150,7 @@ fn peers_without_a_proof_are_few_of_one_address() {
 fn only_a_peer_that_was_late_is_said_to_be() {
     let explained = |why| {
         let (fd, _peer) = UnixStream::pair().unwrap();
-        let tls = Encrypted::begin(&credentials(&[TOKEN]), false).unwrap();
+        let tls = Encrypted::begin(&credentials(&[TOKEN]), Service::Link, false).unwrap();
         Connection::new(Arc::new(fd.into()), "a peer".to_owned(), Some(tls)).explain(why)
     };
     assert_eq!(explained("this link ends"), "this link ends");
@@ -162,7 +161,7 @@ fn only_a_peer_that_was_late_is_said_to_be() {
 fn a_handshake_that_is_not_ended_in_time_is_closed_and_named() {
     let remote = Remote::new(TLS, 64);
     let mut silent = raw(&remote.link);
-    let mut hello = Session::dial(&credentials(&[TOKEN]), SystemTime::now()).unwrap();
+    let mut hello = Session::dial(&credentials(&[TOKEN]), Service::Link, SystemTime::now()).unwrap();
     silent.write_all(hello.output()).unwrap();
     hello.advance(usize::MAX);
     // The answer, and then the end, after 10 s.

@@ -1,4 +1,4 @@
-//! A reader's end after the handshake: what comes are bytes of values, in the order of the requests.
+//! A reader's end: what comes are bytes of values, in the order of the requests.
 
 use std::collections::VecDeque;
 
@@ -34,17 +34,6 @@ impl Answers {
     #[must_use]
     pub fn n_open(&self) -> usize {
         self.expected.len()
-    }
-
-    /// Bytes of values that are next, without anything between them.
-    #[must_use]
-    pub fn values_left(&self) -> usize {
-        self.reader.left()
-    }
-
-    /// The owner has taken `n` bytes of values by itself, [`Self::values_left`] at most.
-    pub fn took(&mut self, n: usize) {
-        self.reader.took(n);
     }
 
     /// Takes bytes of the connection; `sink` gets those of values, in order.

@@ -8,7 +8,6 @@ use rustc_hash::FxHashMap;
 use super::serving::{Memory, Served, Serving};
 use crate::broker::PeerId;
 use crate::flow::stream_machine::{End, StreamMachine};
-use crate::flow::token::{Nonce, Token};
 use crate::framing::Outbox;
 
 /// What is counted, to be read without waiting for the machine.
@@ -25,7 +24,6 @@ pub struct RowCounts {
 #[derive(Debug)]
 pub struct RowHolder<M> {
     served: Served,
-    token: Token,
     memory: M,
     readers: FxHashMap<PeerId, Serving>,
     ending: Vec<PeerId>,
@@ -33,16 +31,16 @@ pub struct RowHolder<M> {
 }
 
 impl<M: Memory> RowHolder<M> {
-    /// Without readers; `memory` has the bytes of the segment, and readers have to prove that they have the token.
+    /// Without readers; `memory` has the bytes of the segment.
     #[must_use]
-    pub fn new(served: Served, token: Token, memory: M, counts: Arc<RowCounts>) -> Self {
-        Self { served, token, memory, readers: FxHashMap::default(), ending: Vec::new(), counts }
+    pub fn new(served: Served, memory: M, counts: Arc<RowCounts>) -> Self {
+        Self { served, memory, readers: FxHashMap::default(), ending: Vec::new(), counts }
     }
 }
 
 impl<M: Memory> StreamMachine for RowHolder<M> {
-    fn connect(&mut self, id: PeerId, nonce: Nonce, _name: String) {
-        self.readers.insert(id, Serving::new(self.served, self.token.clone(), nonce));
+    fn connect(&mut self, id: PeerId, _name: String) {
+        self.readers.insert(id, Serving::new(self.served));
     }
 
     fn disconnect(&mut self, id: PeerId, end: End) {
@@ -75,8 +73,8 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
         self.readers.get(&id).is_some_and(Serving::wants_bytes)
     }
 
-    fn is_joined(&self, id: PeerId) -> bool {
-        self.readers.get(&id).is_some_and(Serving::is_open)
+    fn is_joined(&self, _id: PeerId) -> bool {
+        true
     }
 
     fn poll_ending(&mut self) -> Option<PeerId> {

@@ -1,4 +1,4 @@
-//! The messages between a reader and a holder of rows after the handshake, each one frame.
+//! The messages between a reader and a holder of rows, each one frame.
 
 use crate::framing::{Fields, MessageError, Outbox};
 

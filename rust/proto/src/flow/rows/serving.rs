@@ -1,10 +1,9 @@
-//! One connection of the process that holds values: the handshake, requests, and their answers piece by piece.
+//! One connection of the process that holds values: requests, and their answers piece by piece.
 
 use std::collections::VecDeque;
 
 use super::message::{BYTES, MAX_VALUES, PIECE_BYTES, READ_BYTES, SegmentId, ToReader, Value, Wanted, Why};
-use crate::flow::handshake::{Challenge, FRAME_BYTES, Handshake, Purpose, Responder, Stop, next_frame};
-use crate::flow::token::{Nonce, Token};
+use crate::flow::handshake::{FRAME_BYTES, Handshake, Stop, next_frame};
 use crate::framing::{FrameReader, Outbox};
 
 /// Requests of one reader that wait; beyond them its connection is not read.
@@ -35,21 +34,14 @@ pub struct Served {
 #[derive(Debug)]
 pub struct Serving {
     served: Served,
-    phase: Phase,
+    /// The connection ends when its output was written.
+    is_ending: bool,
     reader: FrameReader,
     outbox: Outbox,
     requests: VecDeque<Wanted>,
     /// Of the oldest request: the value that is next, and how many bytes of it were sent.
     next: usize,
     sent: u64,
-}
-
-#[derive(Debug)]
-enum Phase {
-    Joining(Responder),
-    Open,
-    /// The connection ends when its output was written.
-    Ending,
 }
 
 /// Some values, or a part of one.
@@ -63,14 +55,13 @@ struct Piece {
 }
 
 impl Serving {
-    /// Of a new connection; `nonce` is random.
+    /// Of a new connection.
     #[must_use]
-    pub fn new(served: Served, token: Token, nonce: Nonce) -> Self {
-        let challenge = Challenge { nonce, ..Challenge::default() };
+    pub fn new(served: Served) -> Self {
         Self {
             served,
-            phase: Phase::Joining(Responder::new(Purpose::Rows, Some(token), challenge)),
-            reader: FrameReader::new(FRAME_BYTES),
+            is_ending: false,
+            reader: FrameReader::new(READ_BYTES as u32),
             outbox: Outbox::default(),
             requests: VecDeque::new(),
             next: 0,
@@ -128,16 +119,10 @@ impl Serving {
         &mut self.outbox
     }
 
-    /// Whether the reader has proved that it has the token.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open)
-    }
-
     /// Whether the connection ends when its output was written.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        matches!(self.phase, Phase::Ending)
+        self.is_ending
     }
 
     /// Whether the connection should be read: not while too many requests wait.
@@ -163,38 +148,22 @@ impl Serving {
                 Ok(Some(())) => {}
                 Err(Stop::Told(_)) => {
                     self.requests.clear();
-                    self.phase = Phase::Ending;
+                    self.is_ending = true;
                 }
                 Err(Stop::Refused(why)) => self.end(&why),
-            }
-            if self.is_open() {
-                reader.set_limit(READ_BYTES as u32);
             }
         }
         self.reader = reader;
     }
 
     fn handle(&mut self, kind: u8, payload: &[u8]) -> Result<(), Stop> {
-        match &mut self.phase {
-            Phase::Joining(responder) => {
-                if responder.receive(kind, payload, &mut self.outbox)?.is_some() {
-                    self.phase = Phase::Open;
-                    Handshake::Welcome.encode(&mut self.outbox);
-                }
-            }
-            Phase::Open => {
-                let wanted = Wanted::decode(kind, payload)?;
-                if let Some(value) = wanted.values.iter().find(|value| !self.fits(value)) {
-                    let Value { offset, bytes, .. } = value;
-                    Err(format!(
-                        "a value of {bytes} bytes at {offset} is not in a segment of {}",
-                        self.served.bytes
-                    ))?;
-                }
-                self.requests.push_back(wanted);
-            }
-            Phase::Ending => {}
+        let wanted = Wanted::decode(kind, payload)?;
+        if let Some(value) = wanted.values.iter().find(|value| !self.fits(value)) {
+            let Value { offset, bytes, .. } = value;
+            let size = self.served.bytes;
+            Err(format!("a value of {bytes} bytes at {offset} is not in a segment of {size}"))?;
         }
+        self.requests.push_back(wanted);
         Ok(())
     }
 
@@ -218,7 +187,7 @@ impl Serving {
     fn end(&mut self, why: &str) {
         Handshake::End(why.to_owned()).encode(&mut self.outbox);
         self.requests.clear();
-        self.phase = Phase::Ending;
+        self.is_ending = true;
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a peer without a proof can make an end hold, and for how long.
 
-use softs_net::link::tls::{HANDSHAKE_BYTES, RECEIVE_BYTES, Session, TlsError};
+use softs_net::tls::{HANDSHAKE_BYTES, IDLE_BYTES, RECEIVE_BYTES, Service, Session, TlsError};
 
 use crate::certificates::{TOKEN, credentials};
-use crate::pipe::{ends, give, joined, now, take};
+use crate::pipe::{carry, ends, give, joined, now, send, take};
 use crate::rng::Rng;
 
 /// More than the flight of an end that accepts.
@@ -35,7 +35,7 @@ fn a_peer_without_a_proof_has_16_kib() {
 
 #[test]
 fn a_record_as_long_as_the_limit_is_too_long() {
-    let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+    let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     let long = [&[22, 3, 1, 0x40, 0], &[1, 0, 0x3f, 0xfc][..], &[0; 16_380]].concat();
     assert_eq!(give(&mut accepted, &long[..HANDSHAKE_BYTES]), Err(TlsError::TooLong(HANDSHAKE_BYTES)));
 }
@@ -45,7 +45,7 @@ fn a_peer_that_is_slow_or_silent_is_refused_when_the_owner_says_so() {
     let mut whole = ends(&credentials(&[TOKEN]), &credentials(&[TOKEN]));
     let hello = take(&mut whole[0]);
     for n in [0, 1, 40, hello.len()] {
-        let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+        let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
         for byte in &hello[..n] {
             give(&mut accepted, &[*byte]).unwrap();
         }
@@ -54,8 +54,21 @@ fn a_peer_that_is_slow_or_silent_is_refused_when_the_owner_says_so() {
     }
     for mut end in joined(&credentials(&[TOKEN]), &credentials(&[TOKEN])) {
         assert_eq!(end.handle_deadline(), Ok(()));
-        assert_eq!(end.space().len(), RECEIVE_BYTES);
+        assert_eq!(end.space().len(), IDLE_BYTES);
     }
+}
+
+#[test]
+fn a_peer_that_sends_much_gets_more_memory_and_no_other_one() {
+    let one = credentials(&[TOKEN]);
+    let [mut dialled, mut accepted] = joined(&one, &one);
+    send(&mut dialled, &[&[7; 1000]]).unwrap();
+    carry(&mut dialled, &mut accepted).unwrap();
+    assert!(accepted.space().len() <= IDLE_BYTES);
+    send(&mut dialled, &[&[7; 4 * RECEIVE_BYTES]]).unwrap();
+    assert_eq!(carry(&mut dialled, &mut accepted).unwrap().len(), 4 * RECEIVE_BYTES);
+    assert!((RECEIVE_BYTES / 2..=RECEIVE_BYTES).contains(&accepted.space().len()));
+    assert!(dialled.space().len() <= IDLE_BYTES);
 }
 
 #[test]
@@ -85,9 +98,9 @@ fn no_bytes_make_an_end_panic_or_hold_more() {
             _ => [rng.damaged(if is_dialled { &answer } else { &hello }), noise(rng)].concat(),
         };
         let mut end = if is_dialled {
-            Session::dial(&one, now()).unwrap()
+            Session::dial(&one, Service::Link, now()).unwrap()
         } else {
-            Session::accept(&one, now()).unwrap()
+            Session::accept(&one, Service::Link, now()).unwrap()
         };
         take(&mut end);
         let mut rest = &bytes[..];

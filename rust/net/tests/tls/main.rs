@@ -1,4 +1,4 @@
-//! TLS of a link over a pipe in memory: which peers are let in, what arrives, and what a peer that lies gets.
+//! TLS between hosts over a pipe in memory: which peers are let in, what arrives, and what a peer that lies gets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bounds;

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use softs_net::link::tls::{Session, TlsError};
+use softs_net::tls::{Session, TlsError};
 use softs_shm::ForeignBytes;
 
 use crate::certificates::{TOKEN, credentials};

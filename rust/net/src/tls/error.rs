@@ -17,10 +17,10 @@ pub enum TlsError {
     #[error("it speaks TLS, and this host does not; give both the same token file")]
     Encrypted,
     /// It speaks TLS 1.2, or nothing that this end has.
-    #[error("it has no TLS 1.3 as a link needs it ({0}); install the same softs-fast on both hosts")]
+    #[error("it has no TLS 1.3 as this end needs it ({0}); install the same softs-fast on both hosts")]
     Older(String),
     /// Another service of the job, or of another program.
-    #[error("it is not a link; give the address of a link")]
+    #[error("it is another service; look at the host and the port that were given")]
     OtherService,
     /// None of the CAs has signed its certificate.
     #[error("it does not have the token of this host; give both the same token file")]

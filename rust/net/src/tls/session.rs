@@ -10,20 +10,23 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
-use super::credentials::{Credentials, PROTOCOL, server_name};
+use super::credentials::{Credentials, server_name};
 use super::error::TlsError;
 use super::outgoing::Outgoing;
 use super::plaintext::Plaintext;
+use super::service::Service;
 
 /// Bytes that a peer may send before it is authenticated.
 pub const HANDSHAKE_BYTES: usize = 16 << 10;
-/// Memory for bytes of a peer that is.
+/// Memory for bytes of a peer that is, as long as it sends little: more than one record.
+pub const IDLE_BYTES: usize = 32 << 10;
+/// Memory for bytes of a peer that sends much.
 pub const RECEIVE_BYTES: usize = 256 << 10;
 /// Plaintext of one record.
 const RECORD_BYTES: usize = 16 << 10;
 /// What the first record of TLS is: a handshake, or an alert.
 const FIRST_BYTES: [u8; 2] = [22, 21];
-/// A fatal alert for a peer that speaks no TLS (`unexpected_message`): a plain link knows it by its first bytes.
+/// A fatal alert for a peer that speaks no TLS (`unexpected_message`): a plain end knows it by its first bytes.
 const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// How each record begins once the peer is authenticated.
 const HEADER: [u8; 3] = [23, 3, 3];
@@ -37,6 +40,7 @@ pub fn is_tls(first: &[u8]) -> bool {
 /// One end of a connection.
 pub struct Session {
     connection: Connection,
+    service: Service,
     /// Received bytes; those from `start` to `end` are not decrypted yet.
     incoming: Vec<u8>,
     start: usize,
@@ -99,10 +103,10 @@ impl Session {
     ///
     /// # Errors
     /// The credentials cannot be used.
-    pub fn dial(credentials: &Credentials, now: SystemTime) -> Result<Self, TlsError> {
+    pub fn dial(credentials: &Credentials, service: Service, now: SystemTime) -> Result<Self, TlsError> {
         let name = server_name()?;
-        let connection = UnbufferedClientConnection::new(credentials.client(now), name)?;
-        let mut session = Self::new(Connection::Client(connection), credentials);
+        let connection = UnbufferedClientConnection::new(credentials.client(service, now), name)?;
+        let mut session = Self::new(Connection::Client(connection), credentials, service);
         session.read(&mut |_| {})?;
         Ok(session)
     }
@@ -111,14 +115,15 @@ impl Session {
     ///
     /// # Errors
     /// The credentials cannot be used.
-    pub fn accept(credentials: &Credentials, now: SystemTime) -> Result<Self, TlsError> {
-        let connection = UnbufferedServerConnection::new(credentials.server(now))?;
-        Ok(Self::new(Connection::Server(connection), credentials))
+    pub fn accept(credentials: &Credentials, service: Service, now: SystemTime) -> Result<Self, TlsError> {
+        let connection = UnbufferedServerConnection::new(credentials.server(service, now))?;
+        Ok(Self::new(Connection::Server(connection), credentials, service))
     }
 
-    fn new(connection: Connection, credentials: &Credentials) -> Self {
+    fn new(connection: Connection, credentials: &Credentials, service: Service) -> Self {
         Self {
             connection,
+            service,
             incoming: vec![0; HANDSHAKE_BYTES],
             start: 0,
             end: 0,
@@ -137,7 +142,10 @@ impl Session {
     /// is authenticated it is what is left of [`HANDSHAKE_BYTES`].
     pub fn space(&mut self) -> &mut [u8] {
         if self.is_ready {
-            self.incoming.resize(RECEIVE_BYTES, 0);
+            // Many peers may be silent, and one that has filled its memory sends more.
+            let was_filled = self.end == self.incoming.len();
+            let n = (self.incoming.len() << usize::from(was_filled)).clamp(IDLE_BYTES, RECEIVE_BYTES);
+            self.incoming.resize(n, 0);
             if self.start > 0 {
                 self.incoming.copy_within(self.start..self.end, 0);
                 (self.seen, self.end, self.start) = (self.seen - self.start, self.end - self.start, 0);
@@ -323,7 +331,7 @@ impl Session {
             Connection::Client(client) => (client.is_handshaking(), client.alpn_protocol()),
             Connection::Server(server) => (server.is_handshaking(), server.alpn_protocol()),
         };
-        if !is_handshaking && protocol != Some(PROTOCOL) {
+        if !is_handshaking && protocol != Some(self.service.protocol()) {
             return Err(self.fail(TlsError::OtherService));
         }
         Ok(!is_handshaking)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use softs_net::link::tls::{Credentials, Plaintext, Session, TlsError};
+use softs_net::tls::{Credentials, Plaintext, Service, Session, TlsError};
 
 /// 28 November 2026: no test reads a clock.
 pub(crate) fn now() -> SystemTime {
@@ -11,7 +11,10 @@ pub(crate) fn now() -> SystemTime {
 
 /// The end that has dialled, and the one that has accepted.
 pub(crate) fn ends(dialled: &Credentials, accepted: &Credentials) -> [Session; 2] {
-    [Session::dial(dialled, now()).unwrap(), Session::accept(accepted, now()).unwrap()]
+    [
+        Session::dial(dialled, Service::Link, now()).unwrap(),
+        Session::accept(accepted, Service::Link, now()).unwrap(),
+    ]
 }
 
 /// Both authenticated.

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme};
-use softs_net::link::tls::{Credentials, Session, TlsError, is_tls};
+use softs_net::tls::{Credentials, Service, Session, TlsError, is_tls};
 
 use crate::certificates::{
     Authority, Issued, Minted, NEXT_TOKEN, OTHER_TOKEN, TOKEN, VALID, credentials, derived, hex, mint,
@@ -92,7 +92,10 @@ fn a_certificate_of_another_time_is_refused_with_the_clocks_as_the_remedy() {
     // An hour is no reason.
     let fast = now() + Duration::from_secs(3600);
     let (one, two) = (credentials(&[TOKEN]), credentials(&[TOKEN]));
-    let mut ends = [Session::dial(&one, now()).unwrap(), Session::accept(&two, fast).unwrap()];
+    let mut ends = [
+        Session::dial(&one, Service::Link, now()).unwrap(),
+        Session::accept(&two, Service::Link, fast).unwrap(),
+    ];
     shake_hands(&mut ends).unwrap();
 }
 
@@ -122,16 +125,28 @@ fn a_host_with_two_tokens_meets_those_that_have_either() {
 
 #[test]
 fn a_peer_without_a_certificate_is_refused() {
-    let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+    let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     let error = meet(stranger(None, b"softs-link/1"), &mut accepted);
     assert_eq!(error, Some(TlsError::NoCertificate));
     assert!(!accepted.is_ready());
 }
 
 #[test]
+fn a_connection_for_one_service_is_refused_by_another_one() {
+    let one = credentials(&[TOKEN]);
+    for (dialled, accepted) in
+        [(Service::Link, Service::Flow), (Service::Flow, Service::Rows), (Service::Rows, Service::Flow)]
+    {
+        let mut ends =
+            [Session::dial(&one, dialled, now()).unwrap(), Session::accept(&one, accepted, now()).unwrap()];
+        assert_eq!(refusals(&mut ends), [const { Some(TlsError::OtherService) }; 2]);
+    }
+}
+
+#[test]
 fn an_end_of_another_service_is_refused_whatever_its_certificate() {
     for protocol in [&b""[..], b"h2"] {
-        let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+        let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
         let error = meet(stranger(Some(mint(&[TOKEN], VALID)), protocol), &mut accepted);
         assert_eq!(error, Some(TlsError::OtherService), "{protocol:?}");
         assert!(!accepted.is_ready());
@@ -140,7 +155,7 @@ fn an_end_of_another_service_is_refused_whatever_its_certificate() {
 
 #[test]
 fn a_peer_is_not_told_which_cas_are_believed() {
-    let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+    let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     let curious = Arc::new(Curious::default());
     let mut config = believing().with_client_cert_resolver(curious.clone());
     config.alpn_protocols = vec![b"softs-link/1".to_vec()];
@@ -165,7 +180,7 @@ fn plain_bytes_at_an_end_with_tls_and_the_reverse_name_the_remedy() {
 
 #[test]
 fn an_older_protocol_is_refused_by_both_ends() {
-    let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
+    let mut accepted = Session::accept(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     // TLS 1.2: a random number, one cipher, no compression, the groups and signatures that it has.
     let random = "00".repeat(32);
     let extensions = "000a00040002001d000d00040002040300170000";
@@ -174,10 +189,10 @@ fn an_older_protocol_is_refused_by_both_ends() {
     assert!(matches!(error, TlsError::Older(_)), "{error:?}");
     assert_eq!(take(&mut accepted)[5..], [2, 70], "protocol_version, and nothing else");
 
-    let mut dialled = Session::dial(&credentials(&[TOKEN]), now()).unwrap();
+    let mut dialled = Session::dial(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     let error = give(&mut dialled, &handshake(2, &format!("0303{random}00c02b00"))).unwrap_err();
     assert!(matches!(error, TlsError::Older(_)), "{error:?}");
-    let mut dialled = Session::dial(&credentials(&[TOKEN]), now()).unwrap();
+    let mut dialled = Session::dial(&credentials(&[TOKEN]), Service::Link, now()).unwrap();
     let error = give(&mut dialled, &hex("15030100020246")).unwrap_err();
     assert_eq!(error, TlsError::Older("ProtocolVersion".to_owned()));
 }

@@ -20,14 +20,12 @@ use rustls::{
 };
 
 use super::error::TlsError;
+use super::service::Service;
 
 /// Name in the certificate of each holder of a token, as in `softs_fast.trust.certificates`.
 pub const SERVER_NAME: &str = "softs-fast";
 /// Bytes that an end sends before both ends change their keys.
 pub const KEY_BYTES: u64 = 1 << 36;
-/// Servers of a job have certificates of one name, so what they speak is part of the handshake: a connection cannot be
-/// led to another service.
-pub(super) const PROTOCOL: &[u8] = b"softs-link/1";
 
 /// What this host proves, and which CAs it believes.
 #[derive(Clone)]
@@ -81,27 +79,27 @@ impl Credentials {
             .with_single_cert(chain.clone(), key.clone_key())?;
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        server.alpn_protocols = vec![PROTOCOL.to_vec()];
 
         let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(store)
             .with_client_auth_cert(chain, key)?;
         client.resumption = Resumption::disabled();
-        client.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Self { client, server, key_bytes: KEY_BYTES })
     }
 
     /// What an end that dials checks at that time.
-    pub(super) fn client(&self, now: SystemTime) -> Arc<ClientConfig> {
+    pub(super) fn client(&self, service: Service, now: SystemTime) -> Arc<ClientConfig> {
         let mut config = self.client.clone();
+        config.alpn_protocols = vec![service.protocol().to_vec()];
         config.time_provider = Arc::new(At::of(now));
         Arc::new(config)
     }
 
     /// What an end that accepts checks at that time.
-    pub(super) fn server(&self, now: SystemTime) -> Arc<ServerConfig> {
+    pub(super) fn server(&self, service: Service, now: SystemTime) -> Arc<ServerConfig> {
         let mut config = self.server.clone();
+        config.alpn_protocols = vec![service.protocol().to_vec()];
         config.time_provider = Arc::new(At::of(now));
         Arc::new(config)
     }
