@@ -8,13 +8,17 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 __all__ = ["join", "wait_for_call"]
 
 
 def join(thread: threading.Thread, timeout_s: float | None = None) -> None:
     """Wait until a thread has ended, or for so many seconds; None for as long as it takes."""
-    wait_for_call(lambda: thread.join(timeout_s))
+    limit_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+    # A thread that has ended needs no other one: Python 3.11 waits for ever for one that begins while the interpreter ends.
+    if thread.is_alive():
+        wait_for_call(lambda: thread.join(limit_s))
 
 
 def wait_for_call(call: Callable[[], object]) -> None:
@@ -27,34 +31,53 @@ def wait_for_call(call: Callable[[], object]) -> None:
     ended = threading.Event()
 
     def run() -> None:
-        with (
-            sockets[2],
-            suppress(OSError),
-        ):  # a signal has ended the wait, or there are as many as the socket takes
+        try:
             call()
+        finally:
             ended.set()
-            sockets[2].send(b"\0")
+            with (
+                sockets[2] as done,
+                suppress(OSError),
+            ):  # the wait is over, or there are as many as the socket takes
+                done.send(b"\0", socket.MSG_NOSIGNAL)
 
     try:
         if threading.current_thread() is threading.main_thread():
             sockets += socket.socketpair()
             sockets += [sockets[1].dup()]
-            sockets[1].setblocking(False)
             threading.Thread(target=run, name="softs-wait", daemon=True).start()
-    except (OSError, RuntimeError):  # there are no more descriptors or threads, as when the interpreter ends
+    except (OSError, RuntimeError) as error:
+        # There are no more descriptors or threads, as when the interpreter ends.
+        if isinstance(error, RuntimeError) and not str(error).startswith("can't"):
+            # `start` makes this of what a handler raises while it waits for the thread to begin.
+            raise error.__context__ or error from None
         while sockets:
             sockets.pop().close()
     if not sockets:
         call()
         return
     with sockets[0] as reader, sockets[1] as writer:
-        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        # Whatever `socket.setdefaulttimeout` says.
+        reader.setblocking(True)
+        writer.setblocking(False)
+        set_wakeup_fd = partial(signal.set_wakeup_fd, warn_on_full_buffer=False)
+        before: list[int] = []
         try:
+            # In one step with noting what was set before: a handler may raise between any two.
+            before.extend(map(set_wakeup_fd, [writer.fileno()]))
             while not ended.is_set():
-                seen = reader.recv(4096)
-                if before >= 0:
-                    # An event loop of the program is to see each signal.
-                    with suppress(OSError):
-                        os.write(before, seen.replace(b"\0", b""))
+                # Handlers run when this has returned, and what they raise must not take a byte along.
+                reader.recv(1, socket.MSG_PEEK)
+                _pass_on(reader, before[0])
         finally:
-            signal.set_wakeup_fd(before)
+            if before:
+                signal.set_wakeup_fd(before[0])
+                _pass_on(reader, before[0])
+
+
+def _pass_on(reader: socket.socket, before: int) -> None:
+    """Have an event loop of the program see each signal."""
+    with suppress(OSError):  # there is none, or its own buffer is full
+        seen = reader.recv(4096, socket.MSG_DONTWAIT).replace(b"\0", b"")
+        if seen and before >= 0:
+            os.write(before, seen)
