@@ -144,8 +144,8 @@ def copy(source: Buffer, out: Any) -> None:
         source: Tensor or array.
         out: One of the same kind, shape and dtype; not the same memory.
     """
-    is_large = out.nbytes == source.nbytes >= _STREAMED_BYTES
-    if is_large and out.dtype == source.dtype and _is_plain(source) and _is_plain(out):
+    is_large = out.nbytes >= _STREAMED_BYTES and out.shape == source.shape and out.dtype == source.dtype
+    if is_large and _is_plain(source) and _is_plain(out) and (is_tensor(out) or out.flags.writeable):
         # The sum of one input has its bits.
         _kernels.reduce(
             [_address(source)],
@@ -169,7 +169,7 @@ def copy(source: Buffer, out: Any) -> None:
 def _is_plain(buffer: Buffer) -> bool:
     """Return whether the bytes of a buffer lie in host memory in the order of its elements."""
     if not is_tensor(buffer):
-        return bool(buffer.flags.c_contiguous)
+        return bool(buffer.flags.c_contiguous) and not buffer.dtype.hasobject
     # One of a subclass may be made of others.
     torch = sys.modules["torch"]
     is_dense = type(buffer) in (torch.Tensor, torch.nn.Parameter) and buffer.layout == torch.strided

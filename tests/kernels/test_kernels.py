@@ -89,6 +89,26 @@ def test_a_copy_of_what_is_no_plain_memory_has_its_values() -> None:
         assert torch.equal(out, given)
 
 
+def test_a_large_copy_is_refused_as_a_small_one_is() -> None:
+    for n in (8, 1 << 20):
+        locked = np.zeros(n)
+        locked.flags.writeable = False
+        with pytest.raises(ValueError, match="read-only"):
+            copy(np.ones(n), locked)
+        assert not locked.any()
+        with pytest.raises(RuntimeError, match="must match"):
+            copy(torch.ones(2, n), torch.zeros(n, 2))
+
+
+def test_a_copy_of_objects_counts_them() -> None:
+    one = object()
+    source = np.full(1 << 17, one, object)
+    before = sys.getrefcount(one)
+    out = np.empty_like(source)
+    copy(source, out)
+    assert sys.getrefcount(one) == before + len(source)
+
+
 def test_works_without_torch() -> None:
     program = """
 import sys; sys.modules["torch"] = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -53,3 +55,34 @@ def test_a_server_sleeps_until_it_is_asked(server: PageServer) -> None:
             time.sleep(0.6)
             counts.append(n_sleeps(thread.native_id))
     assert len(set(counts)) == 1
+
+
+def test_a_close_that_a_signal_has_ended_can_be_called_again() -> None:
+    answers = threading.Event()
+
+    def page() -> Page:
+        answers.wait(WATCHDOG_S)
+        return Page("late")
+
+    server = PageServer({"/": page}, "127.0.0.1:0")
+    server.start()
+    with socket.create_connection(("127.0.0.1", int(server.url.split(":")[2][:-1]))) as asked:
+        asked.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            server.close()
+        answers.set()
+        server.close()
+        timer.join()
+
+
+def test_a_fork_that_closes_a_server_leaves_it_to_its_process(server: PageServer) -> None:
+    with server:
+        child = os.fork()
+        if child == 0:
+            server.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with urllib.request.urlopen(server.url, timeout=WATCHDOG_S) as answer:
+            assert answer.status == 200

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, FleetError, PeerLost
-from ..process import join, wait_for_call
+from ..process import join
 from .host import add_link, joined
 from .options import AddParser, between, command, option
 from .table import say
@@ -261,7 +261,6 @@ def _first_to_end(*waits: Callable[[], None]) -> int:
 
     for number, wait in enumerate(waits):
         threading.Thread(target=run, args=(number, wait), daemon=True).start()
-    wait_for_call(lambda: over.put(over.get()))
     return over.get()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..errors import FleetError
 from ..market import WorkerReport
-from ..process import wait_for_call
 from .fork_server import ForkServer, server_for
 from .importable import make_main_importable
 from .member import Member
@@ -150,16 +149,12 @@ class Supervisor:
 
     def wait(self) -> None:
         """Block until no worker runs or will start again."""
-        wait_for_call(self._wait_until_over)
-
-    def _wait_until_over(self) -> None:
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._is_closing
-                    or all(member.state in ("ended", "given up") for member in self._members.values())
-                )
-            )
+            while not self._is_closing and not all(
+                member.state in ("ended", "given up") for member in self._members.values()
+            ):
+                # In slices, so that signals are handled.
+                self._changed.wait(4.0)
 
     def reason(self, number: int, timeout_s: float) -> str:
         """How the last run of a worker has failed, as soon as its process has ended; empty if it has not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import threading
 import time
@@ -67,6 +68,8 @@ class PageServer:
         self._address = page_address(address, what, allow_remote)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
+        #: Process that has started it.
+        self._pid = 0
 
     def start(self) -> None:
         """Listen and begin to serve; returns at once.
@@ -82,6 +85,7 @@ class PageServer:
         except OSError as error:
             text = f"cannot serve {self._what} at {self._address.target()}: {error.strerror or error}"
             raise (EndpointInUse if error.errno == 98 else PeerLost)(text) from None
+        self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             name=f"softs-{self._what}",
@@ -92,10 +96,13 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and wait for the requests that have begun. Idempotent."""
+        """Stop listening, and wait for the requests that have begun. Idempotent; a fork does nothing."""
+        if os.getpid() != self._pid:
+            return
         if self._server is not None and self._thread is not None:
             # This wakes it.
-            self._server.socket.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # a close that a signal has ended has done it
+                self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._thread.join()
             self._server.server_close()

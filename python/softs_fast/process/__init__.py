@@ -4,6 +4,6 @@ from .descriptors import raise_descriptor_limit
 from .fork_locks import renewed_in_forks
 from .forks import check_process
 from .imports import lazy
-from .joins import join, wait_for_call
+from .joins import join
 
-__all__ = ["check_process", "join", "lazy", "raise_descriptor_limit", "renewed_in_forks", "wait_for_call"]
+__all__ = ["check_process", "join", "lazy", "raise_descriptor_limit", "renewed_in_forks"]

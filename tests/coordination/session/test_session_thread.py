@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 from own_coordinators import OwnCoordinators
+from waiting import free_ports
 
 from softs_fast.coordination.job.events import End
 from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
@@ -106,6 +107,17 @@ def test_a_client_takes_the_host_that_answers_and_none_once_it_is_closed(own: Ow
     for _ in range(2):
         with pytest.raises(PeerLost, match="was closed"):
             client.administer(End("over"))
+
+
+def test_a_host_that_is_there_again_answers_at_once(own: OwnCoordinators) -> None:
+    """As when the coordinator moves to a host that has refused the client a moment ago."""
+    first = f"127.0.0.1:{free_ports()[0]}"
+    second = own.serve()
+    with CoordinatorClient(f"softs://{first},{second}") as client:
+        client.status()
+        own.serve(listen=first)
+        own.stop(second)
+        assert client.status().name == "j"
 
 
 def test_threads_that_share_a_client_see_no_channel_that_another_one_has_closed() -> None:

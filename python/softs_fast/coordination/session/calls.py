@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
@@ -47,6 +48,15 @@ def call(
     return FORMATS[requests.REPLIES[kind]].decode(answer)
 
 
+@dataclass
+class _Lent:
+    """A channel to a host, and how many calls use it."""
+
+    host: str
+    channel: Any
+    n_calls: int = 0
+
+
 class CoordinatorClient:
     """Calls to a coordinator; a context manager.
 
@@ -71,13 +81,13 @@ class CoordinatorClient:
         self._credentials = self._place.credentials_or(credentials or ClientCredentials())
         self._timeout_s = timeout_s
         self._outage = Outage(self._place.addresses, time.monotonic())
-        #: By the hosts; they stay open, because calls of other threads may be under way when a host is left.
-        self._channels: dict[str, Any] = {}
+        #: Of the present host; None: it is opened for the next call.
+        self._lent: _Lent | None = None
         self._is_closed = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
         if len(self._place.addresses) == 1:
-            self._channel(self._outage.host)
+            self._lent = self._opened()
         else:
             with suppress(PeerLost):  # a call that needs an answer raises it again
                 self.status()
@@ -145,11 +155,11 @@ class CoordinatorClient:
             return call(channel, host, request, self._timeout_s, self._credentials)
 
     def close(self) -> None:
-        """End the connections."""
+        """End the connection."""
         with self._lock:
             self._is_closed = True
-            for channel in self._channels.values():
-                channel.close()
+            if self._lent is not None:
+                self._lent.channel.close()
 
     def __enter__(self) -> CoordinatorClient:
         return self
@@ -157,27 +167,40 @@ class CoordinatorClient:
     def __exit__(self, *args: object) -> None:
         self.close()
 
-    def _channel(self, host: str) -> Any:
-        with self._lock:
-            if self._is_closed:
-                raise PeerLost(_CLOSED.format(host))
-            if host not in self._channels:
-                self._channels[host] = open_channel(host, self._credentials, Pings())
-            return self._channels[host]
+    def _opened(self) -> _Lent:
+        host = self._outage.host
+        return _Lent(host, open_channel(host, self._credentials, Pings()))
 
     @contextmanager
     def _asking(self) -> Iterator[tuple[Any, str]]:
         """Lend a channel, and its host, to one call. After a call without an answer, the next one takes the next host."""
-        host = self._outage.host
-        check_process(self._pid, f"the client of the coordinator at {host}")
+        check_process(self._pid, f"the client of the coordinator at {self._outage.host}")
+        lent = None
         try:
-            yield self._channel(host), host
+            with self._lock:
+                if self._is_closed:
+                    raise PeerLost(_CLOSED.format(self._outage.host))
+                lent = self._lent = self._lent or self._opened()
+                lent.n_calls += 1
+            yield lent.channel, lent.host
         except (PeerLost, UnknownHostError) as error:
             with self._lock:
                 # The call of another thread may have moved on already.
-                if host == self._outage.host:
+                if lent is self._lent:
                     self._outage.failed(time.monotonic(), str(error))
+                    # gRPC itself connects to a single host again. Of several hosts each attempt has a channel of its own: one
+                    # that has failed does not try for some time, and the host may be there again.
+                    if len(self._place.addresses) > 1 and not self._is_closed:
+                        self._lent = None
             raise
+        finally:
+            if lent is not None:
+                with self._lock:
+                    lent.n_calls -= 1
+                    # Calls of other threads may still be under way.
+                    is_left = lent is not self._lent and not lent.n_calls
+                if is_left:
+                    lent.channel.close()
 
     def _unary(self, method: str, data: bytes) -> bytes:
         with self._asking() as (channel, host):
