@@ -117,6 +117,7 @@ fn a_broker_that_was_given_up_is_given_twice_as_long() {
         brokers.push(broker);
         (link.dials, link.choice, link.is_started) = (other.dials, other.choice, true);
         link.machine.is_connected = true;
+        link.turn(now);
     }
     assert_eq!(given, [6, 12]);
 }
