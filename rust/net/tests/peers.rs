@@ -62,8 +62,8 @@ impl Market {
                     assert!(matches!(task, Task::Wire(_)), "it serves no lanes");
                     call();
                     calls.fetch_add(1, Ordering::Relaxed);
-                    let result =
-                        if supplier.may_write() { Ok(()) } else { Err("the broker is gone".to_owned()) };
+                    let may_write = supplier.may_write() == Some(true);
+                    let result = if may_write { Ok(()) } else { Err("the broker is gone".to_owned()) };
                     supplier.finish(result);
                 }
             }

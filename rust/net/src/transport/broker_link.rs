@@ -127,9 +127,9 @@ impl<M: PeerMachine> BrokerLink<M> {
             return None;
         }
         let error = self.dials.iter().find_map(Dial::error)?;
-        let waiting: Vec<_> = self.dials.iter().filter(|dial| dial.is_unanswered()).collect();
-        let [first, ..] = waiting[..] else { return Some(error.clone()) };
-        let (endpoint, standby) = (self.endpoint.to_string(), first.endpoint());
+        let parked = self.dials.iter().find(|dial| self.dials.len() > 1 && dial.is_unanswered());
+        let Some(parked) = parked else { return Some(error.clone()) };
+        let (endpoint, standby) = (self.endpoint.to_string(), parked.endpoint());
         let why = format!(
             "{error}; {standby} does not serve: it hears a broker before it in the list, or is starting"
         );
@@ -201,10 +201,14 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     /// What a thread should wait for before the next turn.
     pub(crate) fn waitable(&self) -> Waitable {
-        let (sockets, dues): (Vec<_>, Vec<_>) = self.dials.iter().map(Dial::waitable).unzip();
         let own = [self.machine.poll_timeout(), self.pulse.next_at(), self.doubt.next_at()];
-        let until = dues.into_iter().chain(own).flatten().min();
-        Waitable { sockets: sockets.into_iter().flatten().collect(), until, spin: Duration::ZERO }
+        let mut until = own.into_iter().flatten().min();
+        let mut sockets = Vec::with_capacity(self.dials.len());
+        for (socket, due) in self.dials.iter().map(Dial::waitable) {
+            sockets.extend(socket);
+            until = until.into_iter().chain(due).min();
+        }
+        Waitable { sockets, until, spin: Duration::ZERO }
     }
 
     /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
@@ -373,6 +377,8 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     /// The machine has no broker any more, if it had one.
     fn end(&mut self) {
+        // No beat is due before the next connection: one that stayed due would let no thread rest.
+        self.pulse = Pulse::default();
         if std::mem::take(&mut self.is_started) {
             self.fence_due = true;
             self.machine.handle_disconnected();

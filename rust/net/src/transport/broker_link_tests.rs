@@ -117,6 +117,7 @@ fn a_broker_that_was_given_up_is_given_twice_as_long() {
         brokers.push(broker);
         (link.dials, link.choice, link.is_started) = (other.dials, other.choice, true);
         link.machine.is_connected = true;
+        link.turn(now);
     }
     assert_eq!(given, [6, 12]);
 }
@@ -130,6 +131,38 @@ fn a_broker_that_owes_nothing_may_be_silent() {
         link.turn(now);
     }
     assert!(link.machine.is_connected);
+}
+
+#[test]
+fn a_link_that_lost_a_broker_which_owed_something_rests_between_its_attempts() {
+    let mut now = Instant::now();
+    let (mut link, broker) = connected(true, now);
+    link.turn(now);
+    drop(broker);
+    let waitable = link.waitable();
+    while !waitable.is_ready() {}
+    for _ in 0..20 {
+        now += BEAT;
+        link.turn(now);
+        assert!(!link.machine.is_connected);
+        assert!(link.waitable().until().unwrap() > now, "it would not rest");
+    }
+}
+
+#[test]
+fn the_error_of_a_link_to_one_host_speaks_of_no_standby() {
+    let mut now = Instant::now();
+    let (mut link, broker) = connected(false, now);
+    let listener = TcpListener::bind(link.endpoint.as_str().trim_start_matches("tcp://")).unwrap();
+    drop(broker);
+    let started = Instant::now();
+    while !link.dials[0].is_unanswered() {
+        assert!(started.elapsed() < WATCHDOG, "no connection");
+        now += BEAT;
+        link.turn(now);
+    }
+    assert!(matches!(link.error(), Some(NetError::Lost { .. })), "{:?}", link.error());
+    drop(listener);
 }
 
 #[test]

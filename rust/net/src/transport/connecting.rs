@@ -58,19 +58,21 @@ impl Connecting {
 
     /// As [`Self::begin`], to some of the hosts alone: the error is [`NetError::RemoteNotAllowed`] where none is left.
     pub(crate) fn begin_to(hosts: Hosts, endpoint: &Endpoint, timeout: Duration, now: Instant) -> Self {
-        let stage = match endpoint.address() {
-            Address::Tcp { port: 0, .. } => Stage::Over(Some(Err(NetError::bad_endpoint(
+        let single = endpoint.check_single().map(|()| endpoint.address());
+        let stage = match single {
+            Err(error) => Stage::Over(Some(Err(error))),
+            Ok(Address::Tcp { port: 0, .. }) => Stage::Over(Some(Err(NetError::bad_endpoint(
                 endpoint.as_str(),
                 "port 0 can be bound, not connected to; use the endpoint that the broker reports",
             )))),
-            Address::Tcp { .. } if endpoint.is_named() => match Lookup::begin(endpoint) {
+            Ok(Address::Tcp { .. }) if endpoint.is_named() => match Lookup::begin(endpoint) {
                 Ok(lookup) => Stage::Lookup(lookup),
                 Err(error) => Stage::Over(Some(Err(error))),
             },
-            Address::Tcp { host, port } => {
+            Ok(Address::Tcp { host, port }) => {
                 found(endpoint, hosts, timeout, now, endpoint.resolve(host, *port))
             }
-            Address::Path(_) | Address::Abstract(_) | Address::FreshPath => {
+            Ok(Address::Path(_) | Address::Abstract(_) | Address::FreshPath) => {
                 Stage::Over(Some(connect_local(endpoint, Duration::ZERO).map(Arc::new)))
             }
         };
@@ -267,6 +269,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::transport::listener::Listener;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -332,6 +335,18 @@ mod tests {
         let mut attempt = Connecting::begin_to(Hosts::Loopback, &endpoint, LONG, now);
         let refused = NetError::RemoteNotAllowed { endpoint: endpoint.to_string() };
         assert_eq!(attempt.poll(now).map(Result::unwrap_err), Some(refused));
+    }
+
+    #[test]
+    fn what_is_at_one_place_is_not_sought_or_bound_at_the_first_of_several() {
+        let several: Endpoint = "tcp://127.0.0.1:9,127.0.0.1:10".parse().unwrap();
+        let refusals = [
+            connect(&several, LONG).unwrap_err(),
+            Listener::bind(&several, false, KeepAlive::default()).unwrap_err(),
+        ];
+        for error in refusals {
+            assert!(error.to_string().contains("only the endpoints of a broker"), "{error}");
+        }
     }
 
     #[test]

@@ -73,6 +73,17 @@ impl Endpoint {
         only.into_iter().chain(self.several.iter().cloned())
     }
 
+    /// For what is at one place.
+    ///
+    /// # Errors
+    /// [`NetError::BadEndpoint`]: it names several hosts.
+    pub(crate) fn check_single(&self) -> Result<(), NetError> {
+        if self.several.is_empty() {
+            return Ok(());
+        }
+        Err(NetError::bad_endpoint(&self.text, "only the endpoints of a broker name several hosts; give one"))
+    }
+
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }

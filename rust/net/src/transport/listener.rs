@@ -78,6 +78,7 @@ impl Listener {
         allow_remote: bool,
         keep_alive: KeepAlive,
     ) -> Result<Self, NetError> {
+        endpoint.check_single()?;
         let (endpoint, fd, kind) = match endpoint.address() {
             Address::Tcp { host, port } => bind_tcp(endpoint, host, *port, allow_remote)?,
             Address::Abstract(_) => {

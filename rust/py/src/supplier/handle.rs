@@ -125,7 +125,8 @@ impl Supplier {
     }
 
     fn may_write(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.supplier.here(py, "supplier")?.may_write())
+        let supplier = self.supplier.here(py, "supplier")?;
+        Ok(supplier.may_write().unwrap_or_else(|| py.detach(|| supplier.await_may_write())))
     }
 
     #[getter]
