@@ -58,23 +58,31 @@ def test_a_server_sleeps_until_it_is_asked(server: PageServer) -> None:
 
 
 def test_a_close_that_a_signal_has_ended_can_be_called_again() -> None:
-    answers = threading.Event()
+    begun, answers = threading.Event(), threading.Event()
 
     def page() -> Page:
+        begun.set()
         answers.wait(WATCHDOG_S)
         return Page("late")
 
+    def end(*_: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGUSR1, end)
     server = PageServer({"/": page}, "127.0.0.1:0")
     server.start()
     with socket.create_connection(("127.0.0.1", int(server.url.split(":")[2][:-1]))) as asked:
         asked.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        # From here on `close` waits for the answer.
+        assert begun.wait(WATCHDOG_S)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+        with pytest.raises(InterruptedError):
+            timer.start()
             server.close()
         answers.set()
         server.close()
         timer.join()
+    signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_fork_that_closes_a_server_leaves_it_to_its_process(server: PageServer) -> None:
