@@ -142,7 +142,7 @@ fn child_connects() {
 fn child_joins_no_flow() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
     let error = join(&endpoint).unwrap_err();
-    assert!(matches!(error, NetError::NotJoined { .. }), "{error}");
+    assert!(matches!(error, NetError::NoMaster { .. }), "{error}");
 }
 
 /// Not a test of its own: connects as another user, and is served.

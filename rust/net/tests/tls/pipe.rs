@@ -63,9 +63,19 @@ pub(crate) fn give(to: &mut Session, bytes: &[u8]) -> Result<Vec<u8>, TlsError> 
 /// Gives bytes to an end in pieces of these sizes, and adds its plaintext to `plaintext`.
 pub(crate) fn give_cut(
     to: &mut Session,
-    mut bytes: &[u8],
+    bytes: &[u8],
     sizes: &mut dyn Iterator<Item = usize>,
     plaintext: &mut Vec<u8>,
+) -> Result<(), TlsError> {
+    give_records(to, bytes, sizes, &mut |record| plaintext.extend_from_slice(record))
+}
+
+/// The same, with each record by itself.
+pub(crate) fn give_records(
+    to: &mut Session,
+    mut bytes: &[u8],
+    sizes: &mut dyn Iterator<Item = usize>,
+    deliver: &mut dyn FnMut(&[u8]),
 ) -> Result<(), TlsError> {
     while !bytes.is_empty() {
         let space = to.space();
@@ -74,7 +84,7 @@ pub(crate) fn give_cut(
         space[..n].copy_from_slice(&bytes[..n]);
         to.received(n);
         bytes = &bytes[n..];
-        to.read(&mut |record| plaintext.extend_from_slice(record))?;
+        to.read(deliver)?;
     }
     Ok(())
 }

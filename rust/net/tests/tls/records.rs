@@ -8,7 +8,7 @@ use softs_net::tls::{Session, TlsError};
 use softs_shm::ForeignBytes;
 
 use crate::certificates::{TOKEN, credentials};
-use crate::pipe::{carry, give, give_cut, joined, send, shake_hands, take};
+use crate::pipe::{carry, give, give_cut, give_records, joined, send, shake_hands, take};
 
 /// Header, kind and tag around the plaintext of a record.
 const AROUND: usize = 5 + 1 + 16;
@@ -73,9 +73,8 @@ fn parts_are_gathered_into_full_records() {
     assert_eq!(records(dialled.output()), [16_384, 16_384, 7_254].map(|n| n + AROUND));
     let mut lengths = Vec::new();
     let bytes = take(&mut dialled);
-    accepted.space()[..bytes.len()].copy_from_slice(&bytes);
-    accepted.received(bytes.len());
-    accepted.read(&mut |record| lengths.push(record.len())).unwrap();
+    let whole = &mut std::iter::repeat(usize::MAX);
+    give_records(&mut accepted, &bytes, whole, &mut |record| lengths.push(record.len())).unwrap();
     assert_eq!(lengths, [16_384, 16_384, 7_254], "each is delivered by itself");
 }
 
@@ -91,14 +90,12 @@ fn memory_of_a_slot_is_sent_and_filled() {
     // SAFETY: M6: `here` is valid, and not used otherwise until it was filled.
     let slot = unsafe { ForeignBytes::new(to, &()) };
     let bytes = take(&mut dialled);
-    accepted.space()[..bytes.len()].copy_from_slice(&bytes);
-    accepted.received(bytes.len());
     let mut at = 0;
     let mut store = |record: &[u8]| {
         slot.part(at, record.len()).unwrap().fill_from(record);
         at += record.len();
     };
-    accepted.read(&mut store).unwrap();
+    give_records(&mut accepted, &bytes, &mut std::iter::repeat(usize::MAX), &mut store).unwrap();
     assert!(there == here);
 }
 
