@@ -40,6 +40,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
                 said.append(line)
             of_ranks.update(re.findall(r"rank \d: \d+", line))
         members = set(session_of(process.pid))
+        assert not [pid for pid in members if _is_worker_with_ray(pid)], "a worker does not import Ray"
         process.kill()
         eventually(lambda: not [pid for pid in session_of(process.pid) if _is_ours(pid)], "no worker is left")
     sweep_until(lambda: made_by(members) == [])
@@ -64,6 +65,15 @@ def _is_ours(pid: int) -> bool:
     except OSError:
         return False
     return b"softs_fast" in command or command.startswith(b"ray::Host")
+
+
+def _is_worker_with_ray(pid: int) -> bool:
+    """Whether a process is a worker of the fleet, or what starts these, and has imported Ray."""
+    try:
+        command, files = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "maps"))
+    except OSError:
+        return False
+    return b"softs_fast.fleet.forking" in command and b"_raylet.so" in files
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError, FleetError
 
-__all__ = ["check_importable", "check_runs", "make_main_importable"]
+__all__ = ["check_importable", "check_runs", "hide_main", "make_main_importable"]
 
 
 def check_runs() -> None:
@@ -31,6 +31,11 @@ def make_main_importable() -> None:
     main = sys.modules["__main__"]
     if not hasattr(main, "__spec__"):
         main.__spec__ = None
+
+
+def hide_main() -> None:
+    """Have workers of this process not import its program, which is not the user's and of which they need nothing."""
+    vars(sys.modules["__main__"]).pop("__file__", None)
 
 
 def check_importable(make_worker: Any) -> None:

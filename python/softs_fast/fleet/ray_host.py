@@ -18,6 +18,7 @@ from ..link import HostLink
 from ..trust import TlsFiles
 from .autoscaler import Loads
 from .fleet import Fleet
+from .importable import hide_main
 
 __all__ = ["Host", "HostLoad", "HostPlan"]
 
@@ -193,6 +194,8 @@ class Host:
             start_timeout_s=plan.start_timeout_s,
             max_restarts=plan.max_restarts,
         )
+        # That of an actor is Ray's own: with it each worker would import Ray, which takes half a second.
+        hide_main()
         self._fleet = self._parts.enter_context(fleet)
         self._link = self._parts.enter_context(self._joined(plan.link, plan.token))
 
