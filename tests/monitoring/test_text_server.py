@@ -76,9 +76,13 @@ def test_a_close_that_a_signal_has_ended_can_be_called_again() -> None:
         # From here on `close` waits for the answer.
         assert begun.wait(WATCHDOG_S)
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
-        with pytest.raises(InterruptedError):
+
+        def close() -> None:
             timer.start()
             server.close()
+
+        with pytest.raises(InterruptedError):
+            close()
         answers.set()
         server.close()
         timer.join()
