@@ -188,3 +188,70 @@ impl Choice {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standby_that_was_stopped_itself_does_not_take_over() {
+        let mut watch = Watch::new(1);
+        // However long it stood still, this is one beat, and after it comes what the first one has sent.
+        watch.beat();
+        assert!(!watch.serves());
+        watch.heard();
+        (0..3).for_each(|_| watch.beat());
+        assert!(!watch.serves());
+        watch.beat();
+        assert!(watch.serves());
+    }
+
+    /// A peer of two brokers that both serve, at the first one.
+    fn at_the_first(writes: bool) -> Choice {
+        let mut choice = Choice::new(2, writes);
+        choice.handle_ready(0);
+        assert_eq!(choice.choose(), Some(0));
+        assert!(!choice.ask() && choice.may_write() == Some(true));
+        choice.handle_ready(1);
+        choice
+    }
+
+    #[test]
+    fn a_supplier_that_doubts_its_broker_writes_only_after_an_answer() {
+        let mut choice = at_the_first(true);
+        choice.heard();
+        assert!(choice.ask());
+        assert_eq!(choice.may_write(), None);
+        choice.heard();
+        assert_eq!(choice.may_write(), Some(true));
+        choice.handle_lost(0);
+        assert_eq!(choice.may_write(), Some(false));
+    }
+
+    #[test]
+    fn suppliers_give_a_silent_broker_up_before_clients_do() {
+        let beats = |writes| {
+            let mut choice = at_the_first(writes);
+            (1..).find(|_| choice.beat() == Sign::Lost).unwrap()
+        };
+        assert_eq!((beats(true), beats(false)), (4, 6));
+    }
+
+    #[test]
+    fn a_connection_that_breaks_is_made_again_to_the_same_broker_if_that_answers_soon() {
+        let mut choice = at_the_first(false);
+        choice.handle_broken(0);
+        for _ in 0..4 {
+            choice.beat();
+            assert_eq!(choice.choose(), None);
+        }
+        let mut gone = at_the_first(false);
+        gone.handle_broken(0);
+        for _ in 0..5 {
+            gone.beat();
+        }
+        assert_eq!(gone.choose(), Some(1));
+        choice.handle_ready(0);
+        assert_eq!(choice.choose(), Some(0));
+    }
+}

@@ -38,7 +38,7 @@ class HostOptions:
 
     Args:
         listen: Place that workers connect to, `tcp://HOST:PORT` or `softs://HOST:PORT/JOB?token_file=FILE`.
-        token_file: File with the token that workers must have; mode 0600; see `read_token`.
+        token_file: File with the token that workers must have; mode 0600; see `read_credentials`.
         start_timeout_s: How long the workers may take until their roles are made.
         lost_after_s: Seconds without a sign of life after which a worker on another host has left.
         rejoin_timeout_s: How long another process may take to join with the number of a worker that has left, and to make its

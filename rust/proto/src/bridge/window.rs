@@ -1,13 +1,11 @@
 //! How many samples of a bridge may be on order at the other host.
 //!
-//! Two for each supplier there, or `rate x time of a sample x 1.25 + burst` if that is more; never more than
+//! Two for each supplier there, or `rate x time of a sample x 1.25` if that is more; never more than
 //! the slots there, nor more than the share of the client's slots. As in BBR (Cardwell et al., 2016), the time of a sample
 //! is taken without the queues that the window itself makes: the mean from the claim to the last byte, of which the least
 //! of the last 10 to 20 s and 20 ms count at most. Every 10 s the window shrinks until queues are empty, so that the least
 //! time is one without them. At the beginning, while the rate rises, the window held it up: then it is four times what
-//! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands. A burst is what arrives at once
-//! beyond the rate, as the samples of one call of a supplier do: without as many more, the next call would find
-//! only some of them, and the rate would fall with each. It is not counted while queues are emptied.
+//! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands.
 
 use std::time::{Duration, Instant};
 
@@ -52,11 +50,6 @@ pub(super) struct Window {
     /// The least time of a sample, in the memory that is filled and in the one before.
     least: [Duration; 2],
     filled_since: Option<Instant>,
-    /// Samples of the burst that arrives, and its beginning.
-    burst: u32,
-    burst_began: Option<Instant>,
-    /// The largest burst, as the least time.
-    bursts: [f64; 2],
     /// Suppliers at the last measurement.
     suppliers: u32,
 }
@@ -76,9 +69,6 @@ impl Default for Window {
             time: Duration::ZERO,
             least: [Duration::MAX; 2],
             filled_since: None,
-            burst: 0,
-            burst_began: None,
-            bursts: [0.0; 2],
             suppliers: 0,
         }
     }
@@ -97,20 +87,8 @@ impl Window {
         if now >= *self.filled_since.get_or_insert(now) + MEMORY {
             self.filled_since = Some(now);
             self.least = [Duration::MAX, self.least[0]];
-            self.bursts = [0.0, self.bursts[0]];
         }
         self.least[0] = self.least[0].min(took);
-        self.note_burst(now);
-    }
-
-    fn note_burst(&mut self, now: Instant) {
-        let Some(began) = self.burst_began else { return };
-        let mut expected = self.rate * now.saturating_duration_since(began).as_secs_f64();
-        if f64::from(self.burst) <= expected {
-            (self.burst, self.burst_began, expected) = (0, Some(now), 0.0);
-        }
-        self.burst += 1;
-        self.bursts[0] = self.bursts[0].max(f64::from(self.burst) - expected);
     }
 
     /// How many samples may be on order.
@@ -121,7 +99,7 @@ impl Window {
         let passed = now.saturating_duration_since(*self.began.get_or_insert(now));
         if passed >= self.time.max(LEAST_TIME) && self.arrived > 0 {
             self.measure(passed, least, offer.suppliers);
-            (self.began, self.burst, self.burst_began) = (Some(now), 0, Some(now));
+            self.began = Some(now);
         }
         // What has no supplier waits at home, where others may serve it.
         if offer.suppliers == 0 {
@@ -132,7 +110,7 @@ impl Window {
             && self.filled_since.is_some_and(|since| now < since + 2 * self.time);
         let justified = match is_draining {
             true => self.rate * least.as_secs_f64() * DRAINING_RESERVE,
-            false => self.measured + self.bursts[0].max(self.bursts[1]),
+            false => self.measured,
         };
         let floor = offer.suppliers.saturating_mul(PER_SUPPLIER);
         self.len = floor.max(justified.ceil() as u32).min(offer.slots).min(share);
@@ -155,10 +133,6 @@ impl Window {
         // Where orders did not fill the window, it says nothing about what is possible.
         if self.was_full && self.flat < FLAT {
             self.flat = if has_risen { 0 } else { self.flat + 1 };
-        }
-        if self.flat < FLAT {
-            // What is beyond a rate that rises yet is no burst.
-            self.bursts = [0.0; 2];
         }
         let reserve = if has_risen { RISING_RESERVE } else { RESERVE };
         // One measurement in which threads stood still does not undo those before.
@@ -229,35 +203,6 @@ mod tests {
         assert!((200..=400).contains(&len), "{len}");
     }
 
-    /// Samples in 90 s of one that makes all that wait, 64 at most, in a call of `call_ms`, in shares of what it could.
-    fn made_in_calls_of(call_ms: usize) -> f64 {
-        let (mut window, mut now) = (Window::default(), Instant::now());
-        let (mut queued, mut call, mut made) = (VecDeque::new(), (0, Vec::new()), 0);
-        for ms in 0..90_000 {
-            let len = window.len(now, Offer { suppliers: 1, slots: 4096 }, u32::MAX) as usize;
-            let open = queued.len() + call.1.len();
-            if len > open {
-                queued.extend(std::iter::repeat_n(now, len - open));
-                window.claimed(len);
-            }
-            if call.0 <= ms {
-                made += call.1.len();
-                call.1.drain(..).for_each(|since| window.arrived(now, now - since));
-                call = (ms + call_ms, queued.drain(..queued.len().min(64)).collect());
-            }
-            now += MS;
-        }
-        made as f64 / (64 * (90_000 / call_ms)) as f64
-    }
-
-    #[test]
-    fn a_call_of_many_samples_finds_as_many_as_the_one_before() {
-        for call_ms in [10, 50, 200] {
-            let share = made_in_calls_of(call_ms);
-            assert!(share >= 0.9, "{share} of the samples in calls of {call_ms} ms");
-        }
-    }
-
     #[test]
     fn a_rate_that_goes_up_and_down_is_not_taken_for_one_that_rises() {
         let (mut window, mut now) = (Window::default(), Instant::now());
@@ -271,8 +216,7 @@ mod tests {
             let len = window.len(now, OFFER, u32::MAX);
             most = if at < 4 { 0 } else { most.max(len) };
         }
-        // Of 60 samples a quarter more, and another burst of them; four times as many are 200.
-        assert!(most <= 140, "{most}");
+        assert!(most <= 80, "{most}");
     }
 
     #[test]
