@@ -14,7 +14,7 @@ import torch
 from members import SaysWhenItReduces, descend, join, line, survived, values_of
 
 from softs_fast.averaging import AverageAll
-from softs_fast.collectives import TorchStrategy
+from softs_fast.collectives import LinkStrategy
 from softs_fast.errors import ConfigError, PeerLost
 
 
@@ -177,7 +177,7 @@ def test_a_rank_that_is_killed_in_a_reduction_costs_only_its_repetition(
 
 
 def raises_without_rebuild(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
-    strategy = TorchStrategy(timeout_s=30, host="127.0.0.1").init(rank, size, folder)
+    strategy = LinkStrategy(timeout_s=30).init(rank, size, folder)
     model = line(float(rank))
     average = AverageAll(model, strategy, every=1)
     average.step()
@@ -268,4 +268,4 @@ def test_models_that_differ_are_an_error_that_names_the_tensor(tmp_path: Path) -
 )
 def test_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        AverageAll(line(1.0), TorchStrategy(), **arguments)
+        AverageAll(line(1.0), LinkStrategy(), **arguments)

@@ -13,7 +13,7 @@ import torch
 from members import SaysWhenItReduces, descend, join, line, survived, values_of
 
 from softs_fast.averaging import DiLoCo
-from softs_fast.collectives import TorchStrategy
+from softs_fast.collectives import LinkStrategy
 from softs_fast.errors import ConfigError
 
 
@@ -212,7 +212,7 @@ def test_the_anchor_of_16_bit_weights_keeps_what_they_would_lose(tmp_path: Path)
         assert n_batches == 1
 
 
-class NoGroup(TorchStrategy):
+class NoGroup(LinkStrategy):
     """A strategy of one rank that needs no group."""
 
     size = 1

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch.distributed as dist
 
-from softs_fast.collectives import HierarchicalStrategy, Schedule, ShmStrategy, TorchStrategy
+from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, Schedule, ShmStrategy
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
@@ -16,7 +16,7 @@ def joined(rank: int, nodes: list[list[int]], folder: str, timeout_s: float = 20
     local = ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE)
     local.init(inside, len(nodes[number]), f"{folder}/{number}")
     # Of a rank without a slice it is joined when a rebuild gives it one.
-    cross = TorchStrategy(timeout_s=timeout_s, host="127.0.0.1")
+    cross = LinkStrategy(timeout_s=timeout_s)
     if inside < min(map(len, nodes)):
         cross.init(number, len(nodes), f"{folder}/slice{inside}")
     return HierarchicalStrategy(local, cross).init(rank, sum(map(len, nodes)))

@@ -1,4 +1,4 @@
-"""HierarchicalStrategy: nodes of any size, every root, one result on all ranks; and TorchStrategy, its engine."""
+"""HierarchicalStrategy: nodes of any size, every root, one result on all ranks; and the engines between nodes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from softs_fast.collectives import (
     AllReduceStrategy,
     HierarchicalStrategy,
+    LinkStrategy,
     ShmStrategy,
     Strategy,
     TorchStrategy,
@@ -92,13 +93,13 @@ def test_nodes_of_any_size(tmp_path: Path, sizes: list[int]) -> None:
     assert all(found == nodes[0] for found in nodes)
 
 
-def by_gloo(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    with TorchStrategy(timeout_s=20, host="127.0.0.1").init(rank, size, folder) as strategy:
+def by_links(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with LinkStrategy(timeout_s=20).init(rank, size, folder) as strategy:
         everything(strategy, rank, size)
 
 
 def test_the_engine_alone(tmp_path: Path) -> None:
-    ranks.run(by_gloo, 3, str(tmp_path))
+    ranks.run(by_links, 3, str(tmp_path))
 
 
 def by_process_group(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[int]]:
@@ -110,7 +111,7 @@ def by_process_group(say: Callable[[Any], None], rank: int, size: int, folder: s
             engine.init(rank, size + 1, None)
         everything(engine.init(rank, size, None), rank, size)
     local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE)
-    with AllReduceStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, world) as strategy:
+    with AllReduceStrategy(local, LinkStrategy(timeout_s=20)).init(rank, size, world) as strategy:
         everything(strategy, rank, size)
         nodes = strategy.nodes
     dist.destroy_process_group()

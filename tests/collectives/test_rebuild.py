@@ -19,7 +19,7 @@ from fork_check import check_fork
 from lost_ranks import NEVER_S, SOON_S, until_lost
 from waiting import free_ports
 
-from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, TorchStrategy, hierarchical
+from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrategy, TorchStrategy, hierarchical
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.remaining import Member
 from softs_fast.errors import ConfigError, PeerLost
@@ -198,7 +198,7 @@ def dies_while_it_rebuilds(
         place, name = {
             "before": (Member, "meet"),
             "decided": (hierarchical, "join_nodes"),
-            "between": (TorchStrategy, "init"),
+            "between": (LinkStrategy, "init"),
             "agreeing": (Levels, "agree"),
         }[stage]
         setattr(place, name, die)
@@ -361,7 +361,7 @@ import os, signal, sys, threading
 rank, size, port, here = *map(int, sys.argv[1:4]), int(sys.argv[4])
 sys.path[:0] = sys.argv[5:]
 import torch
-from softs_fast.collectives import HierarchicalStrategy, Schedule, ShmStrategy, TorchStrategy
+from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, Schedule, ShmStrategy
 from softs_fast.errors import ConfigError, PeerLost
 torch.set_num_threads(1)
 print(flush=True)
@@ -371,7 +371,7 @@ for _ in range(here - 1):
         rank += _ + 1
         break
 local = ShmStrategy(timeout_s=300, schedule=Schedule(1 << 15, 1 << 16))
-engine = TorchStrategy(timeout_s=300, host="127.0.0.1")
+engine = LinkStrategy(timeout_s=300)
 strategy = HierarchicalStrategy(local, engine).init(rank, size, f"tcp://127.0.0.1:{port}")
 tensor = torch.zeros(2_500_001)
 strategy.all_reduce(tensor)

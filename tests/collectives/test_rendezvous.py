@@ -14,7 +14,7 @@ import torch.distributed as dist
 from waiting import free_ports
 
 from softs_fast import __version__, _kernels
-from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
+from softs_fast.collectives import LinkStrategy, Schedule, ShmStrategy
 from softs_fast.collectives.rendezvous import FolderStore, StoreRendezvous, TorchStore, as_rendezvous
 from softs_fast.errors import ConfigError, PeerLost
 
@@ -160,7 +160,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
         lambda: ShmStrategy().init(0, 1, 3.5),
         lambda: ShmStrategy().init(0, 1, "tcp://nowhere"),
         lambda: ShmStrategy().barrier(),
-        lambda: TorchStrategy().barrier(),
+        lambda: LinkStrategy().barrier(),
     ):
         with pytest.raises(ConfigError):
             wrong()

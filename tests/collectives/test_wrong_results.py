@@ -15,13 +15,13 @@ from lost_ranks import SOON_S
 from right_results import check_results
 from torch.distributed import FileStore
 
-from softs_fast.collectives import ShmStrategy, Strategy, TorchStrategy
+from softs_fast.collectives import LinkStrategy, ShmStrategy, Strategy
 from softs_fast.errors import PeerLost
 
 SIZE = 3
 KINDS = [
     "inside",
-    "gloo",
+    "link",
     "nodes",
     pytest.param(
         "star", marks=pytest.mark.skipif(not importlib.util.find_spec("grpc"), reason="needs the extra grpc")
@@ -33,8 +33,8 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
     if kind == "inside":
         shm = ShmStrategy(timeout_s=timeout_s, schedule=hierarchies.SCHEDULE)
         return shm.init(rank, size, folder)
-    if kind == "gloo":
-        return TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(rank, size, folder)
+    if kind == "link":
+        return LinkStrategy(timeout_s=timeout_s).init(rank, size, folder)
     if kind == "star":
         from softs_fast.coordination.pings import Pings
         from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions

@@ -12,7 +12,7 @@ import pytest
 import ranks
 import torch
 
-from softs_fast.collectives import OpMetrics, Schedule, ShmStrategy, TorchStrategy
+from softs_fast.collectives import LinkStrategy, OpMetrics, Schedule, ShmStrategy
 from softs_fast.collectives.meter import Meter
 from softs_fast.errors import ConfigError
 from softs_fast.monitoring.strategies import render_strategies
@@ -29,9 +29,9 @@ def value(text: str, name: str, **labels: str) -> float:
 
 def counts(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     shm = ShmStrategy(timeout_s=20, schedule=Schedule(1 << 15, 1 << 16)).init(rank, size, folder)
-    gloo = TorchStrategy(timeout_s=20, host="127.0.0.1").init(rank, size, folder)
-    with shm, gloo:
-        for strategy in (shm, gloo):
+    link = LinkStrategy(timeout_s=20).init(rank, size, folder)
+    with shm, link:
+        for strategy in (shm, link):
             for _ in range(3):
                 strategy.all_reduce(torch.ones(100))
             with pytest.raises(ConfigError):
@@ -39,9 +39,9 @@ def counts(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Non
             strategy.barrier()
         bucket = shm.bucket({"a": torch.ones(2)})
         bucket.all_reduce()
-        with TextServer(lambda: render_strategies({"shm": shm, "gloo": gloo}), "127.0.0.1:0") as server:
+        with TextServer(lambda: render_strategies({"shm": shm, "link": link}), "127.0.0.1:0") as server:
             text = urllib.request.urlopen(server.url).read().decode()
-        for name in ("shm", "gloo"):
+        for name in ("shm", "link"):
             labels = {"strategy": name, "rank": str(rank), "operation": "all_reduce"}
             assert value(text, "collective_calls_total", **labels) >= 4
             assert value(text, "collective_bytes_total", **labels) >= 1200

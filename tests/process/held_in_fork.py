@@ -21,7 +21,7 @@ from waiting import WATCHDOG_S
 import softs_fast as sf
 from softs_fast import dataflow as df
 from softs_fast.averaging import AverageAll, DiLoCo, Rules, SelectiveAveraging
-from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, TorchStrategy
+from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrategy
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.session.calls import CoordinatorClient
@@ -64,8 +64,8 @@ def strategies(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
     """Groups of one rank, each with the calls of all."""
     groups: dict[str, Any] = {
         "ShmStrategy": ShmStrategy(),
-        "TorchStrategy": TorchStrategy(host="127.0.0.1"),
-        "HierarchicalStrategy": HierarchicalStrategy(ShmStrategy(), TorchStrategy(host="127.0.0.1")),
+        "LinkStrategy": LinkStrategy(),
+        "HierarchicalStrategy": HierarchicalStrategy(ShmStrategy(), LinkStrategy()),
         "GrpcStrategy": GrpcStrategy(),
     }
     for name, group in groups.items():

@@ -1,7 +1,8 @@
-"""Collective operations for gradients: shared memory inside a host, an existing engine (gloo, NCCL, MPI) across hosts.
+"""Collective operations for gradients: shared memory inside a host, encrypted connections or a group of torch across hosts.
 
-`ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `TorchStrategy` wraps a process group of
-torch.distributed, `HierarchicalStrategy` combines the first and the last. `ddp_hook` is the communication hook for
+`ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `LinkStrategy` those of several hosts,
+`TorchStrategy` wraps a process group of torch.distributed, and `HierarchicalStrategy` combines the first with either of
+the last two. `ddp_hook` is the communication hook for
 DistributedDataParallel.
 
 What other strategies and other rooms need is here, too: places where ranks meet (`as_rendezvous`, `discover`), checks
@@ -19,13 +20,15 @@ from softs_fast.collectives.host.buckets import Bucket
 from softs_fast.collectives.host.group import strategy_of_process
 from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
+from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap, Meter
-from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
+from softs_fast.collectives.nodes import Topology, discover
 from softs_fast.collectives.probe import Schedule, slowest
 from softs_fast.collectives.rendezvous import (
     MAX_MESSAGE_BYTES,
     FolderStore,
     Rendezvous,
+    SubsetRendezvous,
     TorchStore,
     as_rendezvous,
 )
@@ -53,6 +56,7 @@ __all__ = [
     "Gradients",
     "HierarchicalStrategy",
     "Lap",
+    "LinkStrategy",
     "Meter",
     "OpMetrics",
     "Overlap",

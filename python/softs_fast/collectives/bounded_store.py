@@ -27,6 +27,11 @@ class BoundedStore:
         self._store = store
         self._timeout_s = timeout_s
 
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port of the process that serves the store."""
+        return self._store.server
+
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
         self._bounded(lambda: self._store.set(key, value))

@@ -10,9 +10,11 @@ from typing import Self
 import torch
 
 from softs_fast.collectives.bounded_store import BoundedStore
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.gradients import Gradients, joined
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
+from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import discover, join_nodes, learn_topology
 from softs_fast.collectives.remaining import Member
@@ -33,7 +35,6 @@ from softs_fast.collectives.tensors import (
     operand,
     plain,
 )
-from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import as_plain, shard_of
@@ -50,7 +51,7 @@ class HierarchicalStrategy(Strategy):
 
     Args:
         local: the strategy inside the node.
-        cross_node: the strategy between nodes for this rank's slice: the ranks with the same number inside their nodes,
+        cross_node: the strategy between nodes, a `LinkStrategy` or `TorchStrategy`, for this rank's slice: the ranks with the same number inside their nodes,
             in the same order of nodes for every slice. A rank without a slice gives None, or one that is in no group,
             which it uses if a rebuild gives it a slice.
 
@@ -58,7 +59,7 @@ class HierarchicalStrategy(Strategy):
     stops, is too late or leaves, calls of all ranks raise PeerLost until the remaining ones call `rebuild`.
     """
 
-    def __init__(self, local: ShmStrategy, cross_node: TorchStrategy | None) -> None:
+    def __init__(self, local: ShmStrategy, cross_node: EngineStrategy | None) -> None:
         self._local = local
         self._cross_node = cross_node
         self._levels: Levels | None = None
@@ -161,8 +162,8 @@ class HierarchicalStrategy(Strategy):
         """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
 
         Between nodes each rank receives its own elements alone, and a share of those of ranks of its node without a
-        slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded;
-        `all_reduce` adds in the engine's order, so with more than two nodes floats may differ in the last bits.
+        slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded; an
+        `all_reduce` over a process group adds in its order, so with more than two nodes floats may differ in the last bits.
         `output` may be this rank's part of `tensor`.
         """
         with self._call("reduce_scatter", tensor) as (levels, lap):
@@ -235,10 +236,10 @@ class HierarchicalStrategy(Strategy):
                 "the remaining ranks have no store to meet in: give `init` or `rebuild` a Store of torch.distributed, "
                 "tcp://HOST:PORT or, on a single host, a folder"
             )
-        if self._cross_node is not None and not self._cross_node.connects:
+        if self._cross_node is not None and not isinstance(self._cross_node, LinkStrategy):
             raise ConfigError(
-                "a process group that was given between nodes cannot be made again: use TorchStrategy() without one, or "
-                "start a new group"
+                "a process group that was given between nodes cannot be made again: use LinkStrategy there, or start a "
+                "new group"
             )
         self._store = store
         self._break("this rank rebuilds its group")

@@ -13,13 +13,13 @@ import torch
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine, divide
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.meter import Lap
 from softs_fast.collectives.nodes import Topology
 from softs_fast.collectives.placement import Placement
 from softs_fast.collectives.serial import SerialThread
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 # A chunk is reduced inside the node while the one before it is transferred between nodes.
@@ -40,7 +40,7 @@ class Levels:
         topology: the ranks on their nodes.
     """
 
-    def __init__(self, local: ShmStrategy, cross: TorchStrategy | None, topology: Topology) -> None:
+    def __init__(self, local: ShmStrategy, cross: EngineStrategy | None, topology: Topology) -> None:
         self._local = local
         self._cross = cross
         self.topology = topology

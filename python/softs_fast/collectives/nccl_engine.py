@@ -8,14 +8,15 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from softs_fast.collectives.engine import Engine
+from softs_fast.collectives.group_engine import GroupEngine
 from softs_fast.collectives.reasons import Reasons
+from softs_fast.collectives.rendezvous import TorchStore
 from softs_fast.errors import ConfigError, PeerLost
 
 _DEVICE = "cuda"
 
 
-class NcclEngine(Engine):
+class NcclEngine(GroupEngine):
     """A group of NCCL, of which each call has ended on the device, without an error, when it returns.
 
     torch's own calls return as soon as the device has them in its queue, so a lost rank would be noticed only after the
@@ -24,10 +25,11 @@ class NcclEngine(Engine):
     Args:
         group: Process group of NCCL; it belongs to the engine.
         timeout_s: Seconds to wait for the slowest rank in each call.
+        reasons: Place where a rank that gives up tells the others why; None if there is none.
     """
 
-    def __init__(self, group: Any, timeout_s: float) -> None:
-        super().__init__(group, _DEVICE)
+    def __init__(self, group: Any, timeout_s: float, reasons: Reasons | None = None) -> None:
+        super().__init__(group, _DEVICE, reasons)
         self._timeout = timedelta(seconds=timeout_s)
 
     @classmethod
@@ -51,30 +53,26 @@ class NcclEngine(Engine):
             raise ConfigError("NCCL needs a CUDA device, and this process has none; use gloo")
         make: Any = dist.ProcessGroupNCCL
         try:
-            engine = cls(make(store, rank, size, timedelta(seconds=timeout_s)), timeout_s)
-            engine._reasons = Reasons(store)
+            group = make(store, rank, size, timedelta(seconds=timeout_s))
+            engine = cls(group, timeout_s, Reasons(TorchStore(store), "nccl"))
             # Communicators are made by the first call.
             engine.gather(torch.zeros(1, dtype=torch.float32, device="cpu"))
         except RuntimeError as error:
             raise PeerLost(f'no NCCL connections among the {size} ranks of "{name}": {error}') from error
         return engine
 
-    def give_up(self, reason: str) -> None:
-        """End the pending calls of this rank; later ones raise PeerLost. Idempotent.
+    def _end(self) -> None:
+        """Have torch abort the communicators: kernels that wait end, and write to no tensor afterwards.
 
-        torch aborts the communicators: kernels that wait end, and write to no tensor afterwards. Each rank must do so;
-        others notice otherwise only after the time-out.
+        Each rank must do so; others notice otherwise only after the time-out.
         """
-        self._check_process()
-        self._broken = self._broken or reason
         group, self._group = self._group, None
         if group is not None:
             group.abort()
 
-    def close(self) -> None:
-        """End the group; a second call does nothing. All calls have ended. In a fork this does nothing."""
-        if not self._is_forked:
-            self.give_up("the group is closed")
+    def _release(self) -> None:
+        # All calls have ended.
+        self._end()
 
     def _wait(self, work: Any) -> None:
         # Without a time, this waits only until the call is in the queue of the device.

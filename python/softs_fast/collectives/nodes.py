@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from softs_fast import _kernels
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
-from softs_fast.collectives.rendezvous import Rendezvous
-from softs_fast.collectives.torch_strategy import TorchStrategy
+from softs_fast.collectives.rendezvous import Rendezvous, SubsetRendezvous
 from softs_fast.errors import ConfigError, SegmentError
 
 _PROBE_BYTES = 128
@@ -46,25 +46,9 @@ class Topology:
         return next((number, node.index(rank)) for number, node in enumerate(self.nodes) if rank in node)
 
 
-class SubsetRendezvous:
-    """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
-
-    def __init__(self, place: Rendezvous, members: Sequence[int]) -> None:
-        self._place = place
-        self._members = members
-
-    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
-        """Return the messages of all members; see `Rendezvous.exchange`."""
-        messages = self._place.exchange(message, timeout_s)
-        return [messages[rank] for rank in self._members]
-
-    def close(self) -> None:
-        """Do nothing: the rendezvous of all ranks is closed by its owner."""
-
-
 def join_nodes(
-    local: ShmStrategy, cross_node: TorchStrategy | None, place: Rendezvous, topology: Topology
-) -> TorchStrategy | None:
+    local: ShmStrategy, cross_node: EngineStrategy | None, place: Rendezvous, topology: Topology
+) -> EngineStrategy | None:
     """Join the group inside the node, and the one between nodes.
 
     Args:
@@ -150,7 +134,7 @@ def discover(
     return Topology(rank, nodes, next(number for number, node in enumerate(nodes) if rank in node))
 
 
-def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: int, size: int) -> Topology:
+def learn_topology(local: ShmStrategy, cross_node: EngineStrategy | None, rank: int, size: int) -> Topology:
     """Find out the topology from the joined groups. A collective call of all ranks of the world.
 
     Raises:

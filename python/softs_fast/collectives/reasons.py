@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 import socket
 
-from torch.distributed import PrefixStore, Store, TCPStore
-
 from softs_fast.collectives.bounded_store import BoundedStore
-from softs_fast.collectives.rendezvous import TorchStore
-from softs_fast.errors import PeerLost
+from softs_fast.collectives.rendezvous import KeyValueStore
 
-_KEY = "softs.reason"
 _MOST_TEXT = 1000
 # A store that is lost itself must not delay the end of the group for longer.
 _TIMEOUT_S = 1.0
@@ -21,11 +17,13 @@ class Reasons:
     """The reason of the first rank that gave up. A store that does not answer is asked once.
 
     Args:
-        store: Store of this group alone.
+        store: Store that all ranks reach.
+        group: Name that no other group in this store has.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store: Store = store
+    def __init__(self, store: KeyValueStore, group: str) -> None:
+        self._store = store
+        self._key = f"softs.reason.{group}"
         self._is_over = False
 
     def tell(self, rank: int, lost: list[int], reason: str) -> None:
@@ -39,19 +37,19 @@ class Reasons:
         if not self._is_over and self._answers():
             self._is_over = True
             try:
-                self._bounded.set(_KEY, json.dumps([rank, lost, reason[:_MOST_TEXT]]).encode())
-            except PeerLost:
+                self._bounded.set(self._key, json.dumps([rank, lost, reason[:_MOST_TEXT]]).encode())
+            except OSError:  # PeerLost, or a folder that is gone
                 return
 
     def told(self) -> tuple[int, list[int], str] | None:
         """Return rank, lost ranks and text of the reason that another rank has left; None if there is none."""
         try:
-            said = self._bounded.get(_KEY) if self._answers() else None
+            said = self._bounded.get(self._key) if self._answers() else None
             if said is None:
                 return None
             rank, lost, reason = json.loads(said)
             found = int(rank), [int(one) for one in lost], str(reason)
-        except PeerLost:
+        except OSError:
             self._is_over = True
             return None
         except (ValueError, TypeError):
@@ -61,17 +59,15 @@ class Reasons:
 
     @property
     def _bounded(self) -> BoundedStore:
-        return BoundedStore(TorchStore(self._store), _TIMEOUT_S)
+        return BoundedStore(self._store, _TIMEOUT_S)
 
     def _answers(self) -> bool:
         """Return whether the server of the store lives: torch prints a page of C++ frames for one that does not."""
-        store = self._store
-        while isinstance(store, PrefixStore):
-            store = store.underlying_store
-        if not isinstance(store, TCPStore):
+        server = self._store.server
+        if server is None:
             return True
         try:
-            socket.create_connection((store.host, store.port), _TIMEOUT_S).close()
+            socket.create_connection(server, _TIMEOUT_S).close()
         except OSError:
             self._is_over = True
             return False

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +48,10 @@ class Rendezvous(Protocol):
 
 class KeyValueStore(Protocol):
     """A key-value store that all ranks can reach."""
+
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port of the process that serves it; None if there is none, or it is not known."""
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
@@ -87,6 +92,11 @@ class StoreRendezvous:
         self._session = ""
         self._round = 0
         self._own: list[str] = []
+
+    @property
+    def store(self) -> KeyValueStore:
+        """The store in which the ranks meet."""
+        return self._store
 
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all ranks, by rank; see `Rendezvous.exchange`."""
@@ -153,6 +163,10 @@ class FolderStore:
                 f"rendezvous folder {self._folder} belongs to another user; name one of your own"
             )
 
+    @property
+    def server(self) -> None:
+        """No process serves it."""
+
     def set(self, key: str, value: bytes) -> None:
         """Store a value, atomically."""
         author = " ".join(map(str, this_process()))
@@ -205,6 +219,16 @@ class TorchStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port of a TCPStore, also of one behind prefixes; None for other stores."""
+        from torch.distributed import PrefixStore, TCPStore
+
+        store = self._store
+        while isinstance(store, PrefixStore):
+            store = store.underlying_store
+        return (store.host, store.port) if isinstance(store, TCPStore) else None
+
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
         self._store.set(key, value.hex())
@@ -239,6 +263,11 @@ class ProcessGroupRendezvous:
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
 
+    @property
+    def store(self) -> KeyValueStore:
+        """The store of the group."""
+        return TorchStore(self._group.get_group_store())
+
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all ranks, by rank, within the group's own time-out; see `Rendezvous.exchange`."""
         import torch
@@ -264,6 +293,33 @@ class ProcessGroupRendezvous:
 
     def close(self) -> None:
         """Do nothing: there is no data to remove."""
+
+
+class SubsetRendezvous:
+    """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
+
+    def __init__(self, place: Rendezvous, members: Sequence[int]) -> None:
+        self._place = place
+        self._members = members
+
+    @property
+    def store(self) -> KeyValueStore | None:
+        """The store in which all ranks meet."""
+        return store_of(self._place)
+
+    def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
+        """Return the messages of all members; see `Rendezvous.exchange`."""
+        messages = self._place.exchange(message, timeout_s)
+        return [messages[rank] for rank in self._members]
+
+    def close(self) -> None:
+        """Do nothing: the rendezvous of all ranks is closed by its owner."""
+
+
+def store_of(place: Rendezvous) -> KeyValueStore | None:
+    """Return the store behind a rendezvous, its attribute `store`, which ranks may use later, too; None without one."""
+    found: KeyValueStore | None = getattr(place, "store", None)
+    return found
 
 
 def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: float) -> Rendezvous:

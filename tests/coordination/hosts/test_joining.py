@@ -94,7 +94,7 @@ def test_many_steps_with_a_slow_root(site: SiteOfHosts, engine: str, n_steps: in
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("engine", ["memory", "gloo", "star"])
+@pytest.mark.parametrize("engine", ["memory", "link", "star"])
 def test_ten_thousand_steps_with_a_slow_rank(site: SiteOfHosts, engine: str, rank: int) -> None:
     slow_rank(site, 10_000, rank, engine)
 

@@ -1,4 +1,4 @@
-"""A model of gloo in virtual time: a call ends at some members, and fails or hangs at others, if one is lost meanwhile."""
+"""A model of an engine in virtual time: a call ends at some members, and fails or hangs at others, if one is lost meanwhile."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Both sides are the machines of the package. Messages take random times, in order on each connection; connections are
 cut, processes killed, stopped and started again, and the coordinator too, with or without its state file. The engine is
-a model of gloo: a call ends at some members, and fails or hangs at others, if one of them is lost meanwhile.
+a model of an engine: a call ends at some members, and fails or hangs at others, if one of them is lost meanwhile.
 """
 
 from __future__ import annotations

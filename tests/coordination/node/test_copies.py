@@ -42,7 +42,7 @@ def three(start: Start, coordinator: Coordinator, **options: int) -> list[Traine
 
 
 @is_patient
-@pytest.mark.parametrize("engine", ["memory", "gloo"], indirect=True)
+@pytest.mark.parametrize("engine", ["memory", "link"], indirect=True)
 def test_members_make_steps_while_another_worker_copies(coordinator: Coordinator, start: Start) -> None:
     trainers = three(start, coordinator)
     trainers.append(begin(start, coordinator, 3))
@@ -90,7 +90,7 @@ def test_a_follower_that_is_stopped_holds_up_no_one_and_one_that_is_slow_is_wait
 
 @pytest.mark.parametrize(
     ("engine", "dies"),
-    [("memory", SNAPSHOT - 1), ("memory", SNAPSHOT), ("gloo", SNAPSHOT)],
+    [("memory", SNAPSHOT - 1), ("memory", SNAPSHOT), ("link", SNAPSHOT)],
     indirect=["engine"],
 )
 def test_a_source_that_dies_while_another_worker_copies(

@@ -1,4 +1,4 @@
-"""The engines of an epoch: members find out which of them share memory, and fall back to gloo together."""
+"""The engines of an epoch: members find out which of them share memory, and fall back to connections together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from side_by_side import in_threads
 from torch.distributed import HashStore
 
 from softs_fast import _kernels
-from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, Strategy, TorchStrategy
+from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrategy, Strategy
 from softs_fast.coordination.job.messages import Member, Table
 from softs_fast.coordination.node import engines, memory_engine
 from softs_fast.coordination.node.exchange import EpochExchange
@@ -24,6 +24,7 @@ class Keys(HashStore):
     """A store of threads, as members of an epoch have one; values are bytes."""
 
     own_host = "127.0.0.1"
+    credentials = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ def summed(size: int, host_of: Callable[[int], str]) -> list[tuple[type[Strategy
     ("hosts", "kind"),
     [
         ("aaa", ShmStrategy),
-        ("abc", TorchStrategy),
+        ("abc", LinkStrategy),
         ("aab", HierarchicalStrategy),
         ("baba", HierarchicalStrategy),
     ],
@@ -65,15 +66,15 @@ def test_members_that_share_memory_decide_the_engine(hosts: str, kind: type[Stra
     assert summed(len(hosts), lambda rank: hosts[rank]) == [(kind, sum(range(len(hosts))))] * len(hosts)
 
 
-def test_without_shared_memory_there_is_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shared_memory_there_are_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
         raise SegmentError("no room in /dev/shm")
 
     monkeypatch.setattr(_kernels.Segment, "create", full)
-    assert summed(3, lambda rank: "") == [(TorchStrategy, 3.0)] * 3
+    assert summed(3, lambda rank: "") == [(LinkStrategy, 3.0)] * 3
 
 
-def test_if_one_host_has_no_room_for_its_group_all_use_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_host_has_no_room_for_its_group_all_use_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Host b has memory for a probe, and not for a group."""
     create = _kernels.Segment.create_group
 
@@ -83,12 +84,12 @@ def test_if_one_host_has_no_room_for_its_group_all_use_gloo(monkeypatch: pytest.
         return create(size, staging_bytes)
 
     monkeypatch.setattr(_kernels.Segment, "create_group", full)
-    assert summed(5, lambda rank: "aaabb"[rank]) == [(TorchStrategy, 10.0)] * 5
+    assert summed(5, lambda rank: "aaabb"[rank]) == [(LinkStrategy, 10.0)] * 5
 
 
-def test_hosts_larger_than_a_group_use_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_larger_than_a_group_use_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_MOST_IN_MEMORY", 2)
-    assert summed(3, lambda rank: "") == [(TorchStrategy, 3.0)] * 3
+    assert summed(3, lambda rank: "") == [(LinkStrategy, 3.0)] * 3
 
 
 def test_messages_of_all_members_in_several_pieces() -> None:

@@ -26,7 +26,7 @@ def test_a_training_over_tls(cluster: Cluster, start: Start, tmp_path: Path) -> 
 
 # With memory it is one of the random kills.
 @pytest.mark.parametrize(
-    ("engine", "number"), [("gloo", 3), ("nodes", 0), ("grpc", 0), ("grpc", 2)], indirect=["engine"]
+    ("engine", "number"), [("link", 3), ("nodes", 0), ("grpc", 0), ("grpc", 2)], indirect=["engine"]
 )
 def test_a_worker_that_is_killed_and_started_again(
     cluster: Cluster, start: Start, number: int, tmp_path: Path
@@ -43,7 +43,7 @@ def test_a_worker_that_is_killed_and_started_again(
 
 
 @pytest.mark.parametrize(
-    ("engine", "number"), [("gloo", 3), ("memory", 3), ("nodes", 3), ("grpc", 0)], indirect=["engine"]
+    ("engine", "number"), [("link", 3), ("memory", 3), ("nodes", 3), ("grpc", 0)], indirect=["engine"]
 )
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start, number: int) -> None:
     coordinator = cluster.coordinator(
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
 AT = {"check": "lost_in_a_call", "checks_at": 5}
 
 
-@by_engine("gloo", "nodes")
+@by_engine("link", "nodes")
 def test_a_worker_is_killed_while_others_wait_for_it_in_the_body(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--world-size", "3")
     trainers = [start(coordinator, one, n_steps=20, **AT) for one in range(2)]

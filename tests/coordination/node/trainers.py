@@ -34,8 +34,8 @@ from softs_fast.coordination.job.messages import Table
 from softs_fast.coordination.node import (
     TrainingState,
     WorkerNode,
-    gloo_engine,
     grpc_engine,
+    link_engine,
     memory_engine,
     serving,
     training_state,
@@ -100,12 +100,12 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
 
 
 def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
-    """Return the engine of a worker: gloo, gRPC, the default, nodes of two workers that share memory, or what is given."""
+    """Return the engine of a worker: connections, gRPC, the default, nodes of two workers that share memory, or what is given."""
     if not isinstance(name, str):
         return name
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
-    return {"gloo": gloo_engine, "memory": None, "grpc": grpc_engine()}[name]
+    return {"link": link_engine, "memory": None, "grpc": grpc_engine()}[name]
 
 
 class TlsStar:
@@ -414,7 +414,7 @@ Start = Callable[..., Trainer]
 
 def by_engine(*quick: str) -> pytest.MarkDecorator:
     """Run a test with each engine; `make test` has those that are named."""
-    every = ("gloo", "memory", "nodes")
+    every = ("link", "memory", "nodes")
     slow = [pytest.param(one, marks=pytest.mark.slow) for one in every if one not in quick]
     return pytest.mark.parametrize("engine", [*quick, *slow], indirect=True)
 

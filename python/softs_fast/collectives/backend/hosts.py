@@ -23,13 +23,13 @@ from softs_fast.collectives.backend.operands import Operands
 from softs_fast.collectives.backend.work import BackendMismatch, Completer, Pending, SoftsWork, error_of
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
+from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap
-from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
-from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, TorchStore
+from softs_fast.collectives.nodes import Topology, discover
+from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, SubsetRendezvous, TorchStore
 from softs_fast.collectives.serial import SerialThread
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, describe
-from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 Tensor = torch.Tensor
@@ -96,12 +96,13 @@ def _joined(topology: Topology, place: Rendezvous, store: Any, timeout_s: float)
     local = ShmStrategy(timeout_s=timeout_s).init(inside, len(own), SubsetRendezvous(place, own))
     cross = None
     if inside < topology.n_slices:
-        cross = TorchStrategy.meet(
+        cross = LinkStrategy.meet(
             topology.own,
             len(topology.nodes),
             PrefixStore(f"slice{inside}", store),
             name="hosts",
             timeout_s=timeout_s,
+            plain=True,
         )
     levels = Levels(local, cross, topology)
     levels.agree("init")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torch.distributed import PrefixStore, Store
-
 from ...collectives import (
     HierarchicalStrategy,
+    LinkStrategy,
+    Rendezvous,
     Schedule,
     ShmStrategy,
     Strategy,
     SubsetRendezvous,
     Topology,
-    TorchStrategy,
     discover,
 )
 from ...errors import ConfigError, SegmentError
-from ...trust import is_loopback
 from ..job.messages import Table
 from ..session.store import SessionStore
 from .exchange import EpochExchange, wait_for_members
@@ -33,12 +29,10 @@ if TYPE_CHECKING:
 #: strategy's `give_up`.
 EngineOf = Callable[[Table, int, SessionStore], Strategy]
 
-# A fence ends the wait for members, and all calls; only connections that are being made must end by themselves. So
-# members wait for each other before that, and it takes moments.
+# A fence ends the wait for members, and all calls; only connections that are being made must end by themselves. They are
+# begun when all members are there, and take moments.
 _MEMBERS_S = 24 * 3600.0
 _CONNECT_S = 5.0
-# As long as the coordinator waits for answers to its pings: a cut link between two members that both reach it.
-_ANSWER_S = 2.0
 # Without a coordinator nothing else would end a call.
 _CALL_S = 1800.0
 # Measuring it would take longer than to form the group.
@@ -47,42 +41,36 @@ _SCHEDULE = Schedule(1 << 16, 1 << 18)
 _MOST_IN_MEMORY = 64
 
 
-def one_at_a_time(engine: EngineOf) -> EngineOf:
-    """Return a function that makes engines as another one does, each when the one before is there or has failed.
+def link_engine(table: Table, rank: int, store: SessionStore, *, address: str | None = None) -> Strategy:
+    """Return connections between all members of an epoch, encrypted if the session with the coordinator is.
 
-    Two threads that make engines of gloo at once would take each other's sockets for their own.
-    """
-    making = threading.Lock()
-
-    def make(table: Table, rank: int, store: SessionStore) -> Strategy:
-        with making:
-            return engine(table, rank, store)
-
-    return make
-
-
-def gloo_engine(table: Table, rank: int, store: SessionStore) -> Strategy:
-    """Return connections of gloo among the members of an epoch.
+    Args:
+        table: Table of the epoch.
+        rank: This worker's number.
+        store: Store of the members.
+        address: Address of this host at which the others reach it; None takes that on the way to the coordinator.
 
     Raises:
         PeerLost: the epoch is over, or a member is lost.
     """
     size = len(table.members)
-    wait_for_members(store, size, _MEMBERS_S)
-    return _connected(table, rank, size, store, store)
+    return _connected(table, rank, size, EpochExchange(store, rank, size), store, address)
 
 
-def memory_engine(table: Table, rank: int, store: SessionStore, *, host: str = "") -> Strategy:
-    """Return shared memory for the members of an epoch that are on one host, and gloo for hosts.
+def memory_engine(
+    table: Table, rank: int, store: SessionStore, *, host: str = "", address: str | None = None
+) -> Strategy:
+    """Return shared memory for the members of an epoch that are on one host, and connections between hosts.
 
-    Members share memory if they can read each other's: on one host, in one pid namespace, as one user. With one host
-    there is no gloo. With one member on each, or where there is no shared memory, there is gloo alone.
+    Members share memory if they can read each other's: on one host, in one pid namespace, as one user. With one member on
+    each host, or where there is no shared memory, there are the connections of `link_engine` alone.
 
     Args:
         table: Table of the epoch.
         rank: This worker's number.
         store: Store of the members.
         host: Name of this host; members that give different names share no memory.
+        address: Address of this host at which the others reach it; None takes that on the way to the coordinator.
 
     Raises:
         PeerLost: the epoch is over, or a member is lost.
@@ -100,18 +88,21 @@ def memory_engine(table: Table, rank: int, store: SessionStore, *, host: str = "
     store.when_over(local.abort)
     topology = _joined(local, place, rank, host)
     if topology is None:
-        return _connected(table, rank, size, PrefixStore("all", store), store)
+        return _connected(table, rank, size, place, store, address)
     if len(topology.nodes) == 1:
         return local
-    cross = None
     inside = topology.nodes[topology.own].index(rank)
-    if inside < topology.n_slices:
-        slices = PrefixStore(f"slice {inside}", store)
-        try:
-            cross = _connected(table, topology.own, len(topology.nodes), slices, store)
-        except BaseException:
-            local.close()
-            raise
+    try:
+        cross = None
+        if inside < topology.n_slices:
+            slices = SubsetRendezvous(place, [node[inside] for node in topology.nodes])
+            cross = _connected(table, topology.own, len(topology.nodes), slices, store, address)
+        else:
+            # In the exchange of those that have one.
+            place.exchange(b"", _MEMBERS_S)
+    except BaseException:
+        local.close()
+        raise
     return HierarchicalStrategy(local, cross).init(rank, size)
 
 
@@ -160,37 +151,29 @@ def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> T
     return topology
 
 
-def _connected(table: Table, rank: int, size: int, keys: Store, store: SessionStore) -> TorchStrategy:
-    """Connect members by gloo, and have a fence end their calls.
+def _connected(
+    table: Table, rank: int, size: int, place: Rendezvous, store: SessionStore, address: str | None
+) -> LinkStrategy:
+    """Connect members, and have a fence end their calls.
 
     Args:
         table: Table of the epoch.
         rank: Number of this worker among these members.
         size: Number of these members.
-        keys: Store in which these members find each other.
+        place: Rendezvous of these members.
         store: Store of all members.
+        address: Address of this host; None takes that on the way to the coordinator.
     """
-    strategy = TorchStrategy.meet(
+    strategy = LinkStrategy.meet(
         rank,
         size,
-        keys,
+        place,
         name=f"epoch {table.epoch}",
         timeout_s=_CALL_S,
         connect_timeout_s=_CONNECT_S,
-        host=_reachable_host(store),
-        acknowledge_timeout_s=_ANSWER_S,
+        # All that reach the coordinator there reach each other.
+        host=address or store.own_host,
+        credentials=store.credentials,
     )
     store.when_over(strategy.give_up)
     return strategy
-
-
-def _reachable_host(store: SessionStore) -> str | None:
-    """Return the address under which other hosts reach this one; None leaves it to gloo.
-
-    gloo takes the address of the host's name, which many systems look up as a loopback address. The address on the way to
-    the coordinator is reached by all that reach each other.
-    """
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return None
-    own = store.own_host
-    return None if is_loopback(own) else own

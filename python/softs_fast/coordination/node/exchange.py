@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from torch.distributed import Store
 
+from ...collectives import TorchStore
 from ...errors import WireError
 from ..session.store import SessionStore
 
@@ -35,6 +36,11 @@ class EpochExchange:
         self._rank = rank
         self._size = size
         self._n_exchanges = 0
+
+    @property
+    def store(self) -> TorchStore:
+        """The store of the epoch."""
+        return TorchStore(self._store)
 
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all members, by rank.

@@ -18,7 +18,7 @@ from ...collectives import ReduceOp, Strategy
 from ...errors import PeerLost
 from ..job.messages import Follow, Table
 from ..session.store import SessionStore
-from .engines import EngineOf, gloo_engine, memory_engine
+from .engines import EngineOf, link_engine, memory_engine
 from .training_state import TrainingState, digest, receive_tree
 
 __all__ = ["Channel", "Comparison", "can_follow", "follow", "pair"]
@@ -30,7 +30,7 @@ _NO_DIGEST = -(1 << 62)
 def can_follow(engine: EngineOf) -> bool:
     """Return whether a process may have two engines of a kind at once: those of others may use one port or one group."""
     kind = engine.func if isinstance(engine, functools.partial) else engine
-    return kind in (memory_engine, gloo_engine)
+    return kind in (memory_engine, link_engine)
 
 
 class Channel:

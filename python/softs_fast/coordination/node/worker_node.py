@@ -25,7 +25,7 @@ from ..launcher import default_worker_id, launched_job, launched_seat, new_incar
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
-from .engines import EngineOf, memory_engine, one_at_a_time
+from .engines import EngineOf, memory_engine
 from .following import Comparison, can_follow
 from .step_calls import StepCalls
 from .training_state import TrainingState
@@ -52,7 +52,7 @@ class WorkerNode:
         load: Function that loads the checkpoint at a path into `state`, for when no worker is left that has the
             weights; see `checkpoint`.
         credentials: Credentials with which the worker proves what it is.
-        engine: Function that makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo
+        engine: Function that makes the engine of an epoch; None for `memory_engine`: shared memory on a host, connections
             between hosts.
         join_s: How long a call waits for an epoch, seconds.
         leave_on_sigterm: Whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
@@ -96,9 +96,7 @@ class WorkerNode:
         self._state = state
         self._job = job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
         self._load = load
-        kind = engine or memory_engine
-        # A copy that was ended may still make its engine while that of the next epoch is made.
-        self._engine_of = one_at_a_time(kind)
+        self._engine_of = engine or memory_engine
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -109,7 +107,7 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
             contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
-            can_follow=can_follow(kind),
+            can_follow=can_follow(self._engine_of),
         )
         self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, state, self._engine_of)
         self._machine = self._link.machine

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ...errors import ConfigError, PeerLost, SoftsError
 from ...process import check_process
-from ...trust import Address, Outage, Place, UnknownHostError
+from ...trust import Address, Der, Outage, Place, UnknownHostError
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
@@ -136,6 +136,15 @@ class Session:
             ConfigError: there was no connection yet, and the coordinator's host is not known.
         """
         return self._own_host or Address.parse(self._outage.host, "coordinator").own_side()
+
+    @property
+    def credentials(self) -> Der | None:
+        """Key, certificates and CAs of peers, read now; None if workers show the coordinator no certificate.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        return self._credentials.der() if self._credentials.has_certificate else None
 
     def send(self, message: FromWorker) -> None:
         """Send a message, without waiting.

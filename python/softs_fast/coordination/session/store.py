@@ -9,6 +9,7 @@ from typing import Any
 from torch.distributed import Store
 
 from ...errors import PeerLost
+from ...trust import Der
 from ..job.messages import Table
 from ..wire.requests import KeysReply, KeysRequest, Operation
 from .session import Session
@@ -50,6 +51,11 @@ class SessionStore(Store):
     def own_host(self) -> str:
         """The address of this machine on the way to the coordinator."""
         return self._session.own_host
+
+    @property
+    def credentials(self) -> Der | None:
+        """Certificates that members show each other, as each shows its own to the coordinator; None without them."""
+        return self._session.credentials
 
     def when_over(self, tell: Callable[[str], object]) -> None:
         """Have a function called with the reason when the epoch is over, from another thread.

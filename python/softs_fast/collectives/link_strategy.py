@@ -1,0 +1,120 @@
+"""Collectives between hosts over connections of its own, encrypted by the token file of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from softs_fast.collectives.engine_strategy import EngineStrategy
+from softs_fast.collectives.link_engine import LinkEngine
+from softs_fast.errors import ConfigError
+from softs_fast.trust import Der, Place, TlsFiles
+
+
+class LinkStrategy(EngineStrategy):
+    """A `Strategy` over connections between all ranks, for ranks of several hosts: alone, or between nodes.
+
+    With a token file each two ranks prove to each other that they belong to the job, and what they send is encrypted. Off
+    loopback there is nothing else, unless the network is said to be trusted. Each element is summed once, in the order of the
+    ranks, 16-bit floats in float32, so all ranks get the same bits, in every run. A rank that is lost is named.
+
+    Args:
+        token_file: Token file of the job (`softs-fast keys new FILE`), the same one for all ranks; None takes that of
+            the variable SOFTS_FAST_TOKEN_FILE, if it is set.
+        plain: Whether the network is trusted: neither encryption nor proof, whatever the variable says.
+        host: Address of this host at which the others reach it. None takes the address on the way to the process that
+            serves the store in which the ranks meet; where no process does, loopback.
+        timeout_s: Seconds to wait for the slowest rank, until it comes and in each call.
+        name: Name that distinguishes groups that use the same rendezvous.
+
+    Raises:
+        ConfigError: There is a token file, and the network is trusted, too.
+
+    Example:
+        >>> from softs_fast.collectives import LinkStrategy
+        >>> def join(rank, size):
+        ...     return LinkStrategy(token_file="/etc/job.token").init(rank, size, "tcp://host0:29500")
+    """
+
+    def __init__(
+        self,
+        *,
+        token_file: str | Path | None = None,
+        plain: bool = False,
+        host: str | None = None,
+        timeout_s: float = 30.0,
+        name: str = "link",
+    ) -> None:
+        if plain and token_file is not None:
+            raise ConfigError(f"plain connections use no token file: leave out plain=True, or {token_file}")
+        super().__init__()
+        self._token_file = None if token_file is None else Path(token_file)
+        self._plain = plain
+        self._host = host
+        self._timeout_s = timeout_s
+        self._name = name
+
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+        """Connect to the other ranks; return self. A strategy that was closed may connect to another group.
+
+        Args:
+            rank: This process's number.
+            size: Number of ranks.
+            rendezvous: Place where the ranks meet, as for `ShmStrategy.init`.
+
+        Raises:
+            ConfigError: the strategy is in a group already; the token file cannot be used; other machines reach this
+                host, and there is neither a token file nor `plain`; or the ranks differ in that.
+            PeerLost: a rank did not join in time, or does not prove that it belongs to the job.
+        """
+        if self._engine is not None:
+            raise ConfigError("this strategy is in a group already; close it first, or make another one")
+        # Of a place without an address only the rule for the variable is used.
+        files = TlsFiles() if self._plain else Place(()).credentials_or(TlsFiles(token_file=self._token_file))
+        self._engine = LinkEngine.meet(
+            rank,
+            size,
+            rendezvous,
+            name=self._name,
+            timeout_s=self._timeout_s,
+            host=self._host,
+            credentials=files.der(),
+            plain=self._plain,
+        )
+        self._closed = False
+        return self
+
+    @classmethod
+    def meet(
+        cls,
+        rank: int,
+        size: int,
+        place: object,
+        *,
+        name: str,
+        timeout_s: float = 30.0,
+        connect_timeout_s: float | None = None,
+        host: str | None = None,
+        credentials: Der | None = None,
+        plain: bool = False,
+    ) -> Self:
+        """Return a strategy in a group, with certificates of any kind; the arguments are those of `LinkEngine.meet`.
+
+        Raises:
+            ConfigError: the host is reached by other machines, and there are neither credentials nor `plain`; or the
+                ranks differ in that.
+            PeerLost: a rank did not join in time, or does not prove that it belongs to the job.
+        """
+        strategy = cls(plain=plain, host=host, timeout_s=timeout_s, name=name)
+        strategy._engine = LinkEngine.meet(
+            rank,
+            size,
+            place,
+            name=name,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            host=host,
+            credentials=credentials,
+            plain=plain,
+        )
+        return strategy
