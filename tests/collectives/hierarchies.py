@@ -1,11 +1,11 @@
 """Hierarchies with nodes that processes of one host play, and an engine that counts."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch.distributed as dist
-
 from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, Schedule, ShmStrategy
+from softs_fast.collectives.link_engine import LinkEngine
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
@@ -28,40 +28,38 @@ def in_blocks(sizes: list[int]) -> list[list[int]]:
     return [list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
 
 
-class CountingGroup(dist.ProcessGroupGloo):
-    """gloo that counts its calls by name, and the bytes that each passes to it."""
+class Counting:
+    """Calls of the engines between nodes by name, and the bytes that this process sends in each to others."""
 
     calls: ClassVar[Counter[str]] = Counter()
     n_bytes: ClassVar[Counter[str]] = Counter()
 
     @classmethod
     def install(cls) -> None:
-        """Count in all groups that this process makes from now on."""
-        dist.ProcessGroupGloo = cls
+        """Count in all engines of this process from now on."""
+        inside: list[str] = []
+
+        def counted(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                inside.append(name)
+                cls.calls[name] += 1
+                try:
+                    return method(*args)
+                finally:
+                    inside.pop()
+
+            return call
+
+        def exchange(engine: LinkEngine, sends: Any, receives: Any) -> None:
+            cls.n_bytes[inside[-1]] += sum(len(memory) for _, memory in sends)
+            send(engine, sends, receives)
+
+        send, LinkEngine.exchange = LinkEngine.exchange, exchange  # type: ignore[method-assign]
+        for name in ("gather", "all_gather", "all_reduce", "reduce_scatter", "broadcast"):
+            setattr(LinkEngine, name, counted(name, getattr(LinkEngine, name)))
 
     @classmethod
     def reset(cls) -> None:
         """Count from zero."""
         cls.calls.clear()
         cls.n_bytes.clear()
-
-    def _count(self, name: str, n_bytes: int) -> None:
-        self.calls[name] += 1
-        self.n_bytes[name] += n_bytes
-
-    def allreduce(self, tensors: Any, options: Any) -> Any:
-        self._count("allreduce", sum(tensor.nbytes for tensor in tensors))
-        return super().allreduce(tensors, options)
-
-    def allgather(self, outputs: Any, tensors: Any) -> Any:
-        self._count("allgather", sum(tensor.nbytes for tensor in tensors))
-        return super().allgather(outputs, tensors)
-
-    def broadcast(self, tensors: Any, options: Any) -> Any:
-        self._count("broadcast", sum(tensor.nbytes for tensor in tensors))
-        return super().broadcast(tensors, options)
-
-    def alltoall_base(self, output: Any, source: Any, into: Any, parts: Any, options: Any) -> Any:
-        # A rank's own part stays where it is.
-        self._count("alltoall", source.nbytes - parts[self.rank()])
-        return super().alltoall_base(output, source, into, parts, options)

@@ -19,7 +19,13 @@ from fork_check import check_fork
 from lost_ranks import NEVER_S, SOON_S, until_lost
 from waiting import free_ports
 
-from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrategy, TorchStrategy, hierarchical
+from softs_fast.collectives import (
+    HierarchicalStrategy,
+    LinkStrategy,
+    ShmStrategy,
+    TorchStrategy,
+    hierarchical,
+)
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.remaining import Member
 from softs_fast.errors import ConfigError, PeerLost

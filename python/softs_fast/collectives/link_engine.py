@@ -215,7 +215,9 @@ class LinkEngine(Engine):
                     return [], []
                 own = chunks[number][self.rank]
                 others = [rank for rank in receivers if rank != self.rank]
-                return [(other, own) for other in others], [(other, chunks[number][other]) for other in others]
+                return [(other, own) for other in others], [
+                    (other, chunks[number][other]) for other in others
+                ]
 
             self._in_two_phases(len(chunks), scatter, spread)
 
@@ -268,7 +270,9 @@ class LinkEngine(Engine):
             self._scratch = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
         return list(self._scratch[:n_bytes].view(like.dtype).view(len(self._others), like.numel()))
 
-    def _reduce(self, rows: list[torch.Tensor], own: torch.Tensor, output: torch.Tensor, op: ReduceOp) -> None:
+    def _reduce(
+        self, rows: list[torch.Tensor], own: torch.Tensor, output: torch.Tensor, op: ReduceOp
+    ) -> None:
         """Reduce the rows of the other ranks and the own one, in the order of the ranks."""
         if own.numel():
             reduce([*rows[: self.rank], own, *rows[self.rank :]], output, op)
@@ -309,9 +313,7 @@ def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _sliced(flat: torch.Tensor, n_slices: int) -> list[tuple[torch.Tensor, ...]]:
     """Return the slices of each chunk, of almost equal size."""
-    return [
-        torch.tensor_split(chunk, n_slices) for chunk in flat.split(_CHUNK_BYTES // flat.element_size())
-    ]
+    return [torch.tensor_split(chunk, n_slices) for chunk in flat.split(_CHUNK_BYTES // flat.element_size())]
 
 
 def _own_side(store: KeyValueStore | None) -> str:
@@ -331,7 +333,9 @@ def _endpoint(host: str, name: str, credentials: Der | None, plain: bool) -> str
     what = f'a rank of group "{name}"'
     address = Address.parse(f"{bracketed(host)}:0", what)
     if address.is_unspecified:
-        raise ConfigError(f"host of {what} is {host}; give an address of this host at which the other ranks reach it")
+        raise ConfigError(
+            f"host of {what} is {host}; give an address of this host at which the other ranks reach it"
+        )
     proves = credentials is not None
     check_reachable(address, what, tls=proves, proof=proves, insecure=plain, remedy=_REMEDY)
     return f"tcp://{bracketed(address.numeric[0])}:0"
@@ -348,4 +352,6 @@ def _check_alike(offers: Sequence[_Offer]) -> None:
         ),
     ):
         if len(set(found)) > 1:
-            raise ConfigError(f"rank {found.index(True)} {what}, and rank {found.index(False)} does not; {remedy}")
+            raise ConfigError(
+                f"rank {found.index(True)} {what}, and rank {found.index(False)} does not; {remedy}"
+            )
