@@ -20,6 +20,7 @@ __all__ = [
     "GatherPipeline",
     "HostLink",
     "Lease",
+    "Mesh",
     "RaggedLayout",
     "RowReader",
     "RowServer",
@@ -580,6 +581,70 @@ class RowServer:
 
     def close(self) -> None:
         """End all connections. Idempotent; in a fork it does nothing."""
+
+@final
+class Mesh:
+    """Connections between all ranks of a group on several hosts, one for each pair. It listens from the beginning, for `join`.
+
+    Args:
+        endpoint: Where it listens, such as `tcp://10.0.0.5:0`.
+        credentials: What all ranks show each other, as `TlsFiles.der` returns it; None for ranks of this user on this host.
+        plain: Whether ranks of other hosts may connect without credentials.
+
+    Raises:
+        ConfigError: the endpoint or the credentials are malformed, or others could connect and `plain` is False.
+        EndpointInUse: a process listens there.
+        PeerLost: the system has no more descriptors.
+    """
+
+    def __new__(
+        cls, endpoint: str, credentials: tuple[bytes, list[bytes], list[bytes]] | None, plain: bool
+    ) -> Mesh: ...
+    @property
+    def endpoint(self) -> str:
+        """Where others connect to."""
+
+    @property
+    def key(self) -> bytes:
+        """16 random bytes that others have to show."""
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks of which the connection had ended, or which did not answer, when a call failed."""
+
+    def join(self, rank: int, peers: list[tuple[str, bytes]], timeout_s: float) -> None:
+        """Connect with all other ranks; each one calls it once.
+
+        Args:
+            rank: Number of this rank.
+            peers: `endpoint` and `key` of each rank, this one too.
+            timeout_s: Seconds to wait for all.
+
+        Raises:
+            PeerLost: a rank is not reached, is refused or refuses this one, or has not come in time; its number is in the text.
+        """
+
+    def exchange(
+        self, sends: list[tuple[int, object]], receives: list[tuple[int, object]], timeout_s: float
+    ) -> None:
+        """Send and receive whole messages, without the GIL. Calls take turns.
+
+        The n-th message that a rank expects from another one is the n-th that this one has sent it, in whichever calls, and
+        has as many bytes. Empty ones are not sent.
+
+        Args:
+            sends: Rank and memory of each message to others.
+            receives: Rank and writable memory of each message from others.
+            timeout_s: Seconds in which no byte may move.
+
+        Raises:
+            ConfigError: there is no such rank, or memory is not contiguous or not writable; nothing was sent.
+            PeerLost: a rank has left, does not answer, is late, or sends another number of bytes; its number is in the text.
+                From then on each call raises it.
+        """
+
+    def shut_down(self) -> None:
+        """End pending calls here and on the other ranks; later ones raise PeerLost. Idempotent, from any thread."""
 
 @final
 class RowReader:

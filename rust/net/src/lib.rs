@@ -7,6 +7,7 @@
 //! * [`HostLink`]: samples from and to other hosts.
 //! * [`tls`]: encryption of links and flows.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
+//! * [`mesh`]: messages between the ranks of a group on several hosts.
 //! * [`end_after`]: ends this process after another one.
 //! * [`is_ours`]: whether the peer of a connection on this machine is this user.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
@@ -26,6 +27,7 @@ mod error;
 pub mod flow;
 mod lanes;
 pub mod link;
+pub mod mesh;
 mod runtime;
 pub mod supplier;
 pub mod tls;

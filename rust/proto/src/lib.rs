@@ -8,6 +8,7 @@
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`link`], [`bridge`]: what two hosts say to each other, and the products that pass between them.
 //! * [`framing`]: the frames of flows and links, in and out of bytes.
+//! * [`mesh`]: what the ranks of a group on several hosts say to each other.
 //! * [`silence`]: when a peer that says nothing counts as lost.
 //! * [`standby`]: which of several brokers serves, and which one a peer uses.
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod framing;
 pub mod limits;
 pub mod link;
 pub mod log;
+pub mod mesh;
 mod patterns;
 pub mod silence;
 pub mod standby;

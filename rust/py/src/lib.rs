@@ -11,6 +11,7 @@ mod link;
 mod log;
 mod mediums;
 mod memory;
+mod mesh;
 mod process;
 mod supplier;
 
@@ -43,6 +44,8 @@ mod _core {
     use crate::memory::ragged::RaggedLayout;
     #[pymodule_export]
     use crate::memory::rows::copy_rows;
+    #[pymodule_export]
+    use crate::mesh::Mesh;
     #[pymodule_export]
     use crate::process::{end_after, is_alive, is_ours, this_process};
     #[pymodule_export]

@@ -204,3 +204,11 @@ pub(crate) fn blocking<H: Sync, T: Send>(
     signals.raised()?;
     Ok(done)
 }
+
+pub(crate) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    // What does not fit is as good as for ever.
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(raise(py, "ConfigError", format!("{name} must be at least 0, have {seconds}")));
+    }
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}

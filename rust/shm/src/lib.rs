@@ -72,6 +72,7 @@ mod error;
 mod lane;
 mod process;
 mod segment;
+mod silence;
 
 pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, SendList, decode_row};
 pub use error::{SegmentError, is_used_up};
@@ -90,3 +91,4 @@ pub use segment::{
     AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, RaggedLayout, RaggedRows,
     RaggedTensor, Rows, Segment, SlotView, sweep,
 };
+pub use silence::silence;

@@ -10,6 +10,8 @@ pub enum Service {
     Flow,
     /// Values of rows of a flow, to a reader.
     Rows,
+    /// Messages between the ranks of a group.
+    Mesh,
 }
 
 impl Service {
@@ -20,6 +22,7 @@ impl Service {
             Self::Link => b"softs-link/1",
             Self::Flow => b"softs-flow/2",
             Self::Rows => b"softs-rows/2",
+            Self::Mesh => b"softs-mesh/1",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use softs_proto::flow::Limits;
 
-use crate::errors::raise;
+use crate::process::duration;
 
 /// (bytes of a frame, bytes that may wait to be sent, bytes that may wait to be received, workers, seconds of the
 /// handshake).
@@ -15,14 +15,6 @@ pub(super) fn limits_of(py: Python<'_>, numbers: LimitNumbers) -> PyResult<Limit
     let (frame_bytes, unsent_bytes, unread_bytes, workers, handshake_s) = numbers;
     let handshake = duration(py, "handshake_s", handshake_s)?;
     Ok(Limits { frame_bytes, unsent_bytes, unread_bytes, workers, handshake })
-}
-
-pub(super) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
-    // What does not fit is as good as for ever.
-    if seconds.is_nan() || seconds < 0.0 {
-        return Err(raise(py, "ConfigError", format!("{name} must be at least 0, have {seconds}")));
-    }
-    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 
 pub(super) fn timeout_of(py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Option<Duration>> {

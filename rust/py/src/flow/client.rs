@@ -9,10 +9,10 @@ use softs_net::Endpoint;
 use softs_net::flow::{ClientOptions, FlowClient as NetClient, pipe};
 use softs_proto::flow::{Introduction, News};
 
-use super::arguments::{LimitNumbers, duration, limits_of, timeout_of};
+use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise, send_error};
-use crate::process::{Owned, blocking, waiting};
+use crate::process::{Owned, blocking, duration, waiting};
 
 /// (messages, how the connection ended).
 type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);

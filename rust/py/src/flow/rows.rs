@@ -9,11 +9,10 @@ use softs_net::Endpoint;
 use softs_net::flow::rows::{ReadEnd, RowReader as NetReader, RowServer as NetServer, RowServerOptions};
 use softs_proto::flow::rows::{Gone, Served, Value, Why};
 
-use super::arguments::duration;
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise};
 use crate::memory::buffer::Buffer;
-use crate::process::{Owned, blocking};
+use crate::process::{Owned, blocking, duration};
 
 /// Bytes of a value in an argument: offset and bytes in the segment, serial number, offset in the memory; u64 each.
 const VALUE_BYTES: usize = 32;

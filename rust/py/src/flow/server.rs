@@ -7,11 +7,11 @@ use softs_net::flow::{FlowServer as NetServer, ServerOptions, Taken};
 use softs_net::{Endpoint, KeepAlive};
 use softs_proto::flow::{Admission, Event};
 
-use super::arguments::{LimitNumbers, duration, limits_of, timeout_of};
+use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{ask_error, net_error, send_error};
 use crate::log::{Record, to_python};
-use crate::process::{Owned, waiting};
+use crate::process::{Owned, duration, waiting};
 
 /// (events, lines of log, why nothing more comes).
 type Received<'py> = (Vec<Bound<'py, PyTuple>>, Vec<Record>, Option<String>);
