@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
-from softs_fast.collectives.backend import register
+from softs_fast.collectives.backend import hosts, register
+from softs_fast.collectives.nodes import Topology
 
 
 @contextmanager
@@ -27,6 +29,22 @@ def joined(rank: int, size: int, folder: str, backend: str = "softs") -> Iterato
         yield
     finally:
         dist.destroy_process_group()
+
+
+def pretend_hosts(sizes: list[int]) -> None:
+    """Have the groups that this process makes from now on take its ranks for those of hosts with so many of them each."""
+    hosts_of = [number for number, n_ranks in enumerate(sizes) for _ in range(n_ranks)]
+
+    def discover(place: Any, rank: int, timeout_s: float, **_: object) -> Topology:
+        """Of the default group, or of a part of it."""
+        own = hosts_of[dist.get_rank()] if dist.is_initialized() else hosts_of[rank]
+        said = place.exchange(str(own).encode(), timeout_s)
+        nodes = tuple(
+            tuple(other for other, text in enumerate(said) if text == host) for host in dict.fromkeys(said)
+        )
+        return Topology(rank, nodes, next(number for number, node in enumerate(nodes) if rank in node))
+
+    hosts.discover = discover  # type: ignore[assignment]
 
 
 def for_ever(call: Callable[[], object]) -> None:

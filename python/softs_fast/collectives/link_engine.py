@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -28,6 +30,7 @@ _CHUNK_BYTES = 4 << 20
 # Up to here each rank sends all to all, and reduces all: two exchanges would take longer.
 _SMALL_BYTES = 64 << 10
 _LOOPBACK = "127.0.0.1"
+_LONGEST_HOST = 64
 _REMEDY = (
     "give all ranks a token file (softs-fast keys new FILE) as token_file= or in SOFTS_FAST_TOKEN_FILE, or plain=True on a "
     "network that is trusted"
@@ -52,6 +55,10 @@ class LinkEngine(Engine):
         timeout_s: Seconds that a call waits while no byte comes.
         reasons: Place where a rank that gives up tells the others why; None if there is none.
 
+    Attributes:
+        timeout_s: Seconds that a call waits while no byte comes.
+        name: Text that the ranks of this group have, and those of no other.
+
     Source: direct reduce-scatter and all-gather, own; see docs/collectives.md.
     """
 
@@ -60,7 +67,9 @@ class LinkEngine(Engine):
     ) -> None:
         super().__init__(rank, size, reasons=reasons)
         self._mesh = mesh
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        self.name = ""
+        self._processes: list[str] = []
         self._others = [other for other in range(size) if other != rank]
         # What comes from others before it is reduced; kept from call to call.
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -101,10 +110,11 @@ class LinkEngine(Engine):
         connect_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         meeting = as_rendezvous(place, rank, size, name=name, timeout_s=connect_s)
         store = store_of(meeting)
-        mesh = _core.Mesh(_endpoint(host or _own_side(store), name, credentials, plain), credentials, plain)
+        mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
         try:
-            own = _Offer(mesh.endpoint, mesh.key, credentials is not None)
-            offers = [_Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
+            process = f"process {os.getpid()} on {platform.node()[:_LONGEST_HOST]}"
+            own = Offer(mesh.endpoint, mesh.key, credentials is not None, process)
+            offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
             _check_alike(offers)
             mesh.join(rank, [(offer.endpoint, offer.key) for offer in offers], connect_s)
         except BaseException:
@@ -112,6 +122,8 @@ class LinkEngine(Engine):
             raise
         group = hashlib.blake2b(b"".join(offer.key for offer in offers), digest_size=8).hexdigest()
         engine = cls(mesh, rank, size, timeout_s, None if store is None else Reasons(store, group))
+        engine.name = group
+        engine._processes = [offer.process for offer in offers]
         # All have read what is in the store when all have joined.
         with engine.call("meeting"):
             engine.gather(torch.zeros(1, dtype=torch.uint8, device="cpu"))
@@ -130,7 +142,7 @@ class LinkEngine(Engine):
             PeerLost: a rank is lost, or nothing came in time.
         """
         self._check_usable()
-        self._mesh.exchange(sends, receives, self._timeout_s)
+        self._mesh.exchange(sends, receives, self.timeout_s)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all ranks, of one size, by rank; the own one may be the argument itself."""
@@ -229,7 +241,9 @@ class LinkEngine(Engine):
         self._scratch = self._scratch[:0].clone()
 
     def _loss(self, error: Exception) -> tuple[list[int], str]:
-        return list(self._mesh.lost), str(error)
+        lost = list(self._mesh.lost)
+        known = [f"; rank {rank} was {self._processes[rank]}" for rank in lost if self._processes]
+        return lost, "".join([str(error), *known])
 
     def _in_two_phases(
         self, n_chunks: int, first: _Phase, second: _Phase, between: Callable[[int], None] | None = None
@@ -278,25 +292,44 @@ class LinkEngine(Engine):
             reduce([*rows[: self.rank], own, *rows[self.rank :]], output, op)
 
 
-class _Offer(NamedTuple):
-    """What a rank tells the others: where it listens, what they show it, and whether it shows certificates."""
+class Offer(NamedTuple):
+    """What a rank tells the others.
+
+    Attributes:
+        endpoint: Where it listens.
+        key: Bytes that they show it.
+        proves: Whether it shows certificates.
+        process: Its process and its host, for texts.
+    """
 
     endpoint: str
     key: bytes
     proves: bool
+    process: str = ""
 
     @classmethod
     def parse(cls, said: bytes) -> Self:
         """Read the text of another rank."""
         try:
-            endpoint, key, proves = json.loads(said)
-            return cls(str(endpoint), bytes.fromhex(key), bool(proves))
+            endpoint, key, proves, process = json.loads(said)
+            return cls(str(endpoint), bytes.fromhex(key), bool(proves), str(process))
         except (ValueError, TypeError) as error:
             raise WireError(f"a rank tells no endpoint: {error}") from None
 
     def text(self) -> bytes:
         """Return the text for other ranks."""
-        return json.dumps([self.endpoint, self.key.hex(), self.proves]).encode()
+        return json.dumps([self.endpoint, self.key.hex(), self.proves, self.process]).encode()
+
+
+def listen(
+    store: KeyValueStore | None, name: str, *, host: str | None = None, credentials: Der | None = None, plain: bool = False
+) -> _core.Mesh:
+    """Return a mesh of this rank that is not joined; the arguments are those of `LinkEngine.meet`.
+
+    Raises:
+        ConfigError: other machines reach it, and nothing protects it; or no rank could connect to it.
+    """
+    return _core.Mesh(_endpoint(host or _own_side(store), name, credentials, plain), credentials, plain)
 
 
 def memory_of(tensor: torch.Tensor) -> Any:
@@ -341,7 +374,7 @@ def _endpoint(host: str, name: str, credentials: Der | None, plain: bool) -> str
     return f"tcp://{bracketed(address.numeric[0])}:0"
 
 
-def _check_alike(offers: Sequence[_Offer]) -> None:
+def _check_alike(offers: Sequence[Offer]) -> None:
     """Raise ConfigError, on all ranks, unless all show certificates, or none, and all are on loopback, or none."""
     for what, remedy, found in (
         ("has a token file", _REMEDY, [offer.proves for offer in offers]),

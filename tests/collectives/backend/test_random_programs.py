@@ -10,13 +10,21 @@ import pytest
 import random_programs as programs
 import ranks
 import torch.distributed as dist
-from backend_ranks import joined
+from backend_ranks import joined, pretend_hosts
 
 
 def checked(
-    say: Callable[[Any], None], rank: int, size: int, folder: str, seeds: list[int], n_bursts: int
+    say: Callable[[Any], None],
+    rank: int,
+    size: int,
+    folder: str,
+    seeds: list[int],
+    n_bursts: int,
+    hosts: list[int],
 ) -> None:
-    with joined(rank, size, folder):
+    if len(hosts) > 1:
+        pretend_hosts(hosts)
+    with joined(rank, size, folder, "softs+plain"):
         groups = [dist.group.WORLD, *map(dist.new_group, programs.GROUPS[1:])]
         for seed in seeds:
             # Results are those of a reference to the bit, so both runs have the same bits.
@@ -24,8 +32,8 @@ def checked(
             say(wrong)
 
 
-def check(folder: Path, seeds: list[int], n_bursts: int) -> None:
-    with ranks.start(checked, programs.SIZE, str(folder), seeds, n_bursts) as running:
+def check(folder: Path, seeds: list[int], n_bursts: int, hosts: list[int]) -> None:
+    with ranks.start(checked, programs.SIZE, str(folder), seeds, n_bursts, hosts) as running:
         for seed in seeds:
             for rank in range(programs.SIZE):
                 told = running.receive(rank)
@@ -33,12 +41,13 @@ def check(folder: Path, seeds: list[int], n_bursts: int) -> None:
                 assert told == []
 
 
-def test_a_few_random_programs(tmp_path: Path) -> None:
-    check(tmp_path, [1], 30)
+@pytest.mark.parametrize("hosts", [[4], [2, 2], [1, 3]], ids=str)
+def test_a_few_random_programs(tmp_path: Path, hosts: list[int]) -> None:
+    check(tmp_path, [1], 30, hosts)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", [100, 104, 108])
 def test_many_random_programs(tmp_path: Path, first: int) -> None:
-    check(tmp_path, list(range(first, first + 4)), 100)
+    check(tmp_path, list(range(first, first + 4)), 100, [programs.SIZE] if first == 100 else [3, 1])

@@ -1,4 +1,4 @@
-"""Backends of torch.distributed: `init_process_group("softs")` on one host, `init_process_group("softs+gloo")` on several.
+"""Backends of torch.distributed: `init_process_group("softs")`; `init_process_group("softs+plain")` without encryption between hosts.
 
 torch finds `register` by the entry point `torch.distributed.backends`, so nothing has to be imported.
 """
@@ -13,8 +13,8 @@ from softs_fast.errors import ConfigError
 __all__ = ["host_backend", "register"]
 
 NAME = "softs"
-#: The name says what carries tensors between hosts.
-NAME_BETWEEN_HOSTS = "softs+gloo"
+#: For hosts on a network that is trusted: neither encryption nor proof.
+NAME_PLAIN = "softs+plain"
 _FIRST = (2, 15)
 
 
@@ -29,10 +29,9 @@ def register() -> None:
             f'the backend "{NAME}" needs torch 2.15 or newer, this is {torch.__version__}; with older ones use the '
             "strategies of softs_fast.collectives"
         )
-    from softs_fast.collectives.backend.door import create
-    from softs_fast.collectives.backend.hosts import create_between
+    from softs_fast.collectives.backend.hosts import create, create_plain
 
-    for name, make in ((NAME, create), (NAME_BETWEEN_HOSTS, create_between)):
+    for name, make in ((NAME, create), (NAME_PLAIN, create_plain)):
         if not hasattr(dist.Backend, name.upper()):
             dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from softs_fast import _kernels
-from softs_fast.collectives.backend.membership import Membership, Met, Source, Subgroup, World, staging_bytes
+from softs_fast.collectives.backend.membership import Member, Membership, Met, Subgroup, World, staging_bytes
 from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.operands import (
     Operands,
@@ -38,7 +39,9 @@ from softs_fast.collectives.tensors import dtype_code
 from softs_fast.errors import ConfigError, ForkedError
 
 if TYPE_CHECKING:
-    from softs_fast._kernels import Call
+    from softs_fast.collectives.backend.host_calls import HostCall
+
+    Call = _kernels.Call | HostCall
 
 Tensor = torch.Tensor
 
@@ -48,8 +51,13 @@ _open: set[SoftsBackend] = set()
 _world: World | None = None
 
 
+def knows_ranks(options: Any) -> bool:
+    """Return whether the ranks of a new group know each other from the default group, which is of one host."""
+    return bool(options.global_ranks_in_group) and _world is not None
+
+
 def create(options: Any, _: object) -> SoftsBackend:
-    """Return a rank's part in a new group, through the store of the options.
+    """Return a rank's part in a new group of one host, through the store of the options.
 
     The ranks of the default group meet here; those of a part of it meet in its first call.
 
@@ -64,7 +72,7 @@ def create(options: Any, _: object) -> SoftsBackend:
     if members and _world is not None:
         store = TorchStore(options.store)
         part = Subgroup(_world, members, options.group_rank, store, timeout_s)
-        return SoftsBackend(part, options.group_rank, options.group_size, options.timeout)
+        return SoftsBackend(partial(Membership, part), options.group_rank, options.group_size, options.timeout)
     group = join_host_group(
         options.group_rank,
         options.group_size,
@@ -80,38 +88,39 @@ def create(options: Any, _: object) -> SoftsBackend:
     except BaseException:
         group.close()
         raise
-    backend = SoftsBackend(met, group.rank, group.size, options.timeout)
+    backend = SoftsBackend(partial(Membership, met), group.rank, group.size, options.timeout)
     if world is not None:
         backend.world = _world = world
     return backend
 
 
 class SoftsBackend(Backend):
-    """Collectives of torch.distributed among processes of one host, for dense tensors on the CPU.
+    """Collectives of torch.distributed, for dense tensors on the CPU.
 
     Every rank gets the same bits: elements are summed in the order of the ranks. If a rank dies, leaves or is too late, the
     calls of all others raise `BackendLost`, which names it; ranks that make different calls raise `BackendMismatch`, and
     the group goes on.
 
     Args:
-        source: Where the native parts of the group come from.
+        member: Makes this rank's part in the group, from what completes futures.
         rank: This process's number.
         size: Number of ranks.
         timeout: How long each call waits for the slowest rank, if it has no time-out of its own.
     """
 
-    def __init__(self, source: Source, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, member: Callable[[Completer], Member], rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._completer = Completer()
-        self._membership = Membership(source, self._completer)
+        self._membership = member(self._completer)
+        self._calls = self._membership.calls
         self._pending = Pending()
-        self._shared = SharedTensors(size, self._pending)
+        self._shared = SharedTensors(size, self._pending) if self._calls is _kernels.Call else None
         self.world: World | None = None
         self._timeout_s = timeout.total_seconds()
         self._n_calls = 0
         _open.add(self)
 
-    _queue: _kernels.CallQueue
+    _queue: Any
     _messages: Messages
 
     def __getattr__(self, name: str) -> Any:
@@ -172,18 +181,18 @@ class SoftsBackend(Backend):
             if operation.code is not None:
                 code = dtype_code(dense[0].dtype)
                 is_single = root == -1 and len(these) == 1 and not used.copies
-                shared = self._shared.of(these[0]) if is_single else None
-                calls.append(_kernels.Call.all_reduce(numbered(dense), code, operation.code, root, shared))
+                shared = self._shared.of(these[0]) if is_single and self._shared is not None else None
+                calls.append(self._calls.all_reduce(numbered(dense), code, operation.code, root, shared))
                 continue
             assert operation.combine is not None
             for tensor in dense:
                 rows = tensor.new_empty((self.size(), *tensor.shape))
                 used.kept.append(rows)
-                calls.append(_kernels.Call.all_gather(tensor.data_ptr(), sized(rows.unbind()), root))
+                calls.append(self._calls.all_gather(tensor.data_ptr(), sized(rows.unbind()), root))
                 if root in (-1, self.rank()):
                     finishes.append(_setting(tensor, rows, operation.combine))
         if not calls:
-            calls.append(_kernels.Call.barrier())
+            calls.append(self._calls.barrier())
         return self._do(calls, opts, used, tensors, *finishes)
 
     def _reduce_sparse(self, tensors: list[Tensor], opts: Any) -> SoftsWork:
@@ -195,12 +204,12 @@ class SoftsBackend(Backend):
             own = tensor.detach().coalesce()
             count = torch.tensor([len(own.values())], device="cpu")
             counts = torch.empty(self.size(), dtype=torch.int64, device="cpu")
-            self._make(_kernels.Call.all_gather(count.data_ptr(), self._rows(counts)), timeout_s)
+            self._make(self._calls.all_gather(count.data_ptr(), self._rows(counts)), timeout_s)
             every: list[Tensor] = []
             for part in (own.indices().t().contiguous(), own.values().contiguous()):
                 rows = part.new_empty((int(counts.sum()), *part.shape[1:]))
                 places = sized(torch.split(rows, counts.tolist()))
-                self._make(_kernels.Call.all_gather(part.data_ptr(), places), timeout_s)
+                self._make(self._calls.all_gather(part.data_ptr(), places), timeout_s)
                 every.append(rows)
             total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape, device="cpu").coalesce()
             with torch.no_grad():
@@ -242,7 +251,7 @@ class SoftsBackend(Backend):
             target = real_of(used.written(output))
             if operation.code is not None:
                 calls.append(
-                    _kernels.Call.reduce_scatter(
+                    self._calls.reduce_scatter(
                         numbered(dense), target.data_ptr(), dtype_code(target.dtype), operation.code
                     )
                 )
@@ -250,7 +259,7 @@ class SoftsBackend(Backend):
             assert operation.combine is not None
             rows = target.new_empty((self.size(), *target.shape))
             used.kept.append(rows)
-            calls.append(_kernels.Call.all_to_all(sized(dense), sized(rows.unbind())))
+            calls.append(self._calls.all_to_all(sized(dense), sized(rows.unbind())))
             finishes.append(_setting(target, rows, operation.combine))
         return self._do(calls, opts, used, outputs, *finishes)
 
@@ -262,7 +271,7 @@ class SoftsBackend(Backend):
         calls = []
         for tensor in tensors:
             dense = used.written(tensor)
-            calls.append(_kernels.Call.broadcast(dense.data_ptr(), dense.nbytes, opts.rootRank))
+            calls.append(self._calls.broadcast(dense.data_ptr(), dense.nbytes, opts.rootRank))
         return self._do(calls, opts, used, tensors)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SoftsWork | None:
@@ -292,7 +301,7 @@ class SoftsBackend(Backend):
                     f"{output.dtype} {list(output.shape)} for {tensor.dtype} {list(tensor.shape)} on {self.size()} ranks"
                 )
             source = used.read(tensor)
-            calls.append(_kernels.Call.all_gather(source.data_ptr(), self._rows(used.written(output))))
+            calls.append(self._calls.all_gather(source.data_ptr(), self._rows(used.written(output))))
         return self._do(calls, opts, used, outputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SoftsWork | None:
@@ -311,7 +320,7 @@ class SoftsBackend(Backend):
             if takes:
                 self._check_parts(outputs[number], tensor)
                 places = sized(used.written(one) for one in outputs[number])
-            calls.append(_kernels.Call.all_gather(source.data_ptr(), places, root))
+            calls.append(self._calls.all_gather(source.data_ptr(), places, root))
         results = [one for these in outputs for one in these] if takes else []
         return self._do(calls, opts, used, results)
 
@@ -325,7 +334,7 @@ class SoftsBackend(Backend):
             if self.rank() == opts.rootRank:
                 self._check_parts(inputs[number], output)
                 parts = sized(used.read(part) for part in inputs[number])
-            calls.append(_kernels.Call.scatter(parts, target.data_ptr(), target.nbytes, opts.rootRank))
+            calls.append(self._calls.scatter(parts, target.data_ptr(), target.nbytes, opts.rootRank))
         return self._do(calls, opts, used, outputs)
 
     def all_to_all_single(
@@ -336,7 +345,7 @@ class SoftsBackend(Backend):
         source, target = used.read(tensor), used.written(output)
         sent = parts_of(source, splits, self.size())
         return self._do(
-            [_kernels.Call.all_to_all(sent, parts_of(target, output_splits, self.size()))],
+            [self._calls.all_to_all(sent, parts_of(target, output_splits, self.size()))],
             opts,
             used,
             [output],
@@ -347,7 +356,7 @@ class SoftsBackend(Backend):
         used = Operands()
         sent = sized([used.read(tensor) for tensor in inputs])
         return self._do(
-            [_kernels.Call.all_to_all(sent, sized([used.written(tensor) for tensor in outputs]))],
+            [self._calls.all_to_all(sent, sized([used.written(tensor) for tensor in outputs]))],
             opts,
             used,
             outputs,
@@ -355,7 +364,7 @@ class SoftsBackend(Backend):
 
     def barrier(self, opts: Any) -> SoftsWork | None:
         """Wait for all ranks."""
-        return self._do([_kernels.Call.barrier()], opts, Operands(), [])
+        return self._do([self._calls.barrier()], opts, Operands(), [])
 
     # Messages between two ranks.
 
@@ -405,13 +414,14 @@ class SoftsBackend(Backend):
         if self.world is not None and self.world is _world:
             _world = None
         try:
-            if "_queue" in vars(self):  # else no call was made
+            if "_queue" in vars(self) and self._shared is not None:  # else no call was made
                 self._make(_kernels.Call.confirm(), self._timeout_s)
         except (BackendLost, ForkedError):
             pass  # There is no rank that waits to hear this one's call.
         finally:
             self._membership.leave()
-            self._shared.clear()
+            if self._shared is not None:
+                self._shared.clear()
 
     def _do(
         self,

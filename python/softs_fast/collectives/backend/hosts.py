@@ -1,299 +1,242 @@
-"""The backend "softs+gloo" of torch.distributed: shared memory inside each host, gloo between hosts.
+"""The backend "softs" among ranks of several hosts: shared memory inside each host, connections between all ranks.
 
-On one host it is the backend "softs". On several, large tensors go through the levels of `HierarchicalStrategy`, and all
-other calls to a group of gloo of all ranks.
+With the token file of the job the connections are encrypted; "softs+plain" needs none. On one host it is the backend in
+shared memory. On several, large tensors go through the levels of `HierarchicalStrategy`, and all other calls from each
+rank to each other.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from datetime import timedelta
+from contextlib import suppress
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
 from torch.distributed import PrefixStore
 
-from softs_fast.collectives.backend.door import create
-from softs_fast.collectives.backend.operands import Operands
-from softs_fast.collectives.backend.work import BackendMismatch, Completer, Pending, SoftsWork, error_of
+from softs_fast import _core
+from softs_fast.collectives import agreement
+from softs_fast.collectives.backend import door
+from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
+from softs_fast.collectives.backend.host_rings import HostRings
+from softs_fast.collectives.backend.messages import Messages
+from softs_fast.collectives.backend.work import BackendMismatch, Completer, error_of
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
+from softs_fast.collectives.link_engine import LinkEngine, listen
 from softs_fast.collectives.link_strategy import LinkStrategy
-from softs_fast.collectives.meter import Lap
-from softs_fast.collectives.nodes import Topology, discover
-from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, SubsetRendezvous, TorchStore
+from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
+from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, TorchStore
 from softs_fast.collectives.serial import SerialThread
-from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.collectives.tensors import DTYPE_CODES, describe
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
-
-Tensor = torch.Tensor
-#: Makes a call on both levels, after all ranks have agreed on it.
-_OnLevels = Callable[[Levels], None]
-
-#: Below this the comparison of calls, between hosts too, would take longer than the tensor does.
-_SMALLEST_BYTES = 1 << 20
-_OPS: dict[object, ReduceOp] = {
-    dist.ReduceOp.SUM: ReduceOp.SUM,
-    dist.ReduceOp.AVG: ReduceOp.MEAN,
-    dist.ReduceOp.MIN: ReduceOp.MIN,
-    dist.ReduceOp.MAX: ReduceOp.MAX,
-}
-#: Calls that gloo makes, whatever their tensors.
-_BY_GLOO = (
-    "allgather",
-    "allgather_coalesced",
-    "all_gather_single_coalesced",
-    "allreduce_sparse",
-    "all_to_all_single",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single_coalesced",
-    "scatter",
-    "send",
-)
-_open: set[HostsBackend] = set()
+from softs_fast.trust import Der, Place, TlsFiles
 
 
-def create_between(options: Any, backend_options: object) -> Backend:
-    """Return a rank's part in a new group, of which the ranks may be on several hosts.
+def create(options: Any, _: object) -> door.SoftsBackend:
+    """Return a rank's part in a new group; ranks of several hosts need the token file of SOFTS_FAST_TOKEN_FILE.
 
     Raises:
-        ConfigError: the ranks of a host cannot see each other, or are of several versions.
+        ConfigError: the ranks of a host cannot see each other, or are of several versions; ranks are on several hosts,
+            and some of them have no token file.
         PeerLost: a rank did not come in time.
         SegmentError: no shared memory.
     """
-    rank, size, store = options.group_rank, options.group_size, options.store
-    timeout_s = options.timeout.total_seconds()
-    place = StoreRendezvous(TorchStore(store), rank, size, "hosts")
-    topology = discover(place, rank, timeout_s)
-    if len(topology.nodes) == 1:
-        return create(options, backend_options)
-    gloo = dist.ProcessGroupGloo(PrefixStore("every", store), rank, size, options.timeout)
-    if size == len(topology.nodes):
-        # Nothing is to be gained where no two ranks share a host.
-        return gloo
-    levels = _joined(topology, place, store, timeout_s)
+    return _create(options, Place(()).credentials_or(TlsFiles()).der(), plain=False)
+
+
+def create_plain(options: Any, _: object) -> door.SoftsBackend:
+    """As `create`, without encryption and proof between hosts, on a network that is trusted."""
+    return _create(options, None, plain=True)
+
+
+def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.SoftsBackend:
+    rank, size, timeout_s = options.group_rank, options.group_size, options.timeout.total_seconds()
+    if door.knows_ranks(options):
+        return door.create(options, None)
+    store = TorchStore(options.store)
+    place = StoreRendezvous(store, rank, size, "hosts")
+    topology = discover(place, rank, timeout_s, may_lack_memory=True)
+    has_way = plain or credentials is not None
+    have_way = [bool(said) for said in place.exchange(b"1" if has_way else b"", timeout_s)]
+    if len(topology.nodes) == 1 or not any(have_way):
+        # The error of ranks on several hosts says what they need.
+        return door.create(options, None)
+    if not all(have_way):
+        raise ConfigError(
+            f"the ranks are on {len(topology.nodes)} hosts, and rank {have_way.index(False)} has no token file; set "
+            "SOFTS_FAST_TOKEN_FILE on each rank"
+        )
+
+    def join(name: str, rank: int, size: int) -> LinkStrategy:
+        strategy = LinkStrategy.meet(
+            rank,
+            size,
+            PrefixStore(name, options.store),
+            name="hosts",
+            timeout_s=timeout_s,
+            credentials=credentials,
+            plain=plain,
+        )
+        return strategy
+
+    engine = LinkEngine.meet(
+        rank,
+        size,
+        PrefixStore("every", options.store),
+        name="hosts",
+        timeout_s=timeout_s,
+        credentials=credentials,
+        plain=plain,
+    )
+    levels = None
+    if size > len(topology.nodes):
+        levels = _joined(topology, place, join, timeout_s)
     place.close()
-    return HostsBackend(levels, gloo, topology)
+    rings = HostRings(
+        TorchStore(options.store),
+        f"softs.messages.{engine.name}",
+        rank,
+        lambda: listen(store, "messages", credentials=credentials, plain=plain),
+        timeout_s,
+    )
+
+    def member(completer: Completer) -> HostsMembership:
+        return HostsMembership(Ranks(engine, levels), rings, completer)
+
+    return door.SoftsBackend(member, rank, size, options.timeout)
 
 
-def _joined(topology: Topology, place: Rendezvous, store: Any, timeout_s: float) -> Levels:
+def _joined(
+    topology: Topology,
+    place: Rendezvous,
+    join: Callable[[str, int, int], LinkStrategy],
+    timeout_s: float,
+) -> Levels:
     """Join the group inside the host, and the one between hosts of this rank's slice."""
     own = topology.nodes[topology.own]
     inside = own.index(topology.rank)
     local = ShmStrategy(timeout_s=timeout_s).init(inside, len(own), SubsetRendezvous(place, own))
     cross = None
     if inside < topology.n_slices:
-        cross = LinkStrategy.meet(
-            topology.own,
-            len(topology.nodes),
-            PrefixStore(f"slice{inside}", store),
-            name="hosts",
-            timeout_s=timeout_s,
-            plain=True,
-        )
+        cross = join(f"slice{inside}", topology.own, len(topology.nodes))
     levels = Levels(local, cross, topology)
     levels.agree("init")
     return levels
 
 
-class HostsBackend(Backend):
-    """Collectives of torch.distributed among ranks of several hosts, for tensors on the CPU.
+class HostsMembership:
+    """A rank's part in a group of several hosts; see `Membership`.
 
     Args:
-        levels: Groups inside the host, and between hosts.
-        gloo: Group of all ranks.
-        topology: The ranks on their hosts.
+        ranks: Connections of this rank.
+        rings: Messages between two ranks.
+        completer: What completes futures.
     """
 
-    def __init__(self, levels: Levels, gloo: Any, topology: Topology) -> None:
-        super().__init__(topology.rank, topology.size)
+    calls = HostCalls
+
+    def __init__(self, ranks: Ranks, rings: HostRings, completer: Completer) -> None:
+        self._ranks = ranks
+        self._rings = rings
+        self._completer = completer
         self._pid = os.getpid()
-        self._levels = levels
-        self._gloo = gloo
-        # All ranks make the calls on both levels in one order.
-        self._thread = SerialThread("softs-hosts")
-        self._completer = Completer()
-        self._pending = Pending()
-        _open.add(self)
+        self._queue = HostQueue(ranks)
+        self._messages = Messages(rings, completer)
 
-    def getBackendName(self) -> str:
-        """Return "softs+gloo"."""
-        return "softs+gloo"
+    def queue(self) -> HostQueue:
+        """Return the queue of calls."""
+        return self._queue
 
-    supports_splitting = supports_coalescing = supports_shrinking = property(lambda self: False)
-    supports_reconfigure = supports_window = _supports_time_estimate = property(lambda self: False)
+    def messages(self) -> Messages:
+        """Return the messages."""
+        return self._messages
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long later calls of gloo wait; those on both levels keep the time-out of the group."""
-        self._gloo.set_timeout(timeout)
-
-    def _get_sequence_number_for_group(self) -> int:
-        return int(self._gloo._get_sequence_number_for_group())
-
-    def _set_sequence_number_for_group(self) -> None:
-        self._gloo._set_sequence_number_for_group()
-
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Reduce tensors over all ranks, in place."""
-        # gloo has no mean.
-        op = self._op_of(opts, tensors)
-        if op is None or (op is not ReduceOp.MEAN and not _is_large(tensors)):
-            return self._gloo.allreduce(tensors, opts)
-        return self._reduce(tensors, op, opts)
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Reduce tensors over all ranks, in place."""
-        op = self._op_of(opts, tensors)
-        return (
-            self._gloo.allreduce_coalesced(tensors, opts) if op is None else self._reduce(tensors, op, opts)
-        )
-
-    def _reduce(self, tensors: list[Tensor], op: ReduceOp, opts: Any) -> SoftsWork | None:
-        used = Operands()
-        flat = [used.written(tensor).detach().view(-1) for tensor in tensors]
-
-        def call(levels: Levels) -> None:
-            for one in flat:
-                levels.all_reduce(one, op, Lap())
-
-        return self._do(f"all_reduce {op} of {_text(flat)}", call, opts, used, tensors)
-
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """Reduce a tensor over all ranks; each rank gets one of equal parts."""
-        op = self._op_of(opts, [output, tensor])
-        if op is None or (op is not ReduceOp.MEAN and not _is_large([tensor])):
-            return self._gloo.reduce_scatter_single(output, tensor, opts)
-        used = Operands()
-        whole, target = used.read(tensor).detach(), used.written(output).detach()
-
-        def call(levels: Levels) -> None:
-            levels.reduce_scatter(target.view(-1), whole.view(self.size(), -1), op, Lap())
-
-        what = f"reduce_scatter {op} of {_text([whole, target])}"
-        return self._do(what, call, opts, used, [output], self._part_error(whole, target))
-
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
-        """Put the tensors of all ranks into one, one after another."""
-        if not _is_large([output]) or not _is_dense([output, tensor]):
-            return self._gloo.all_gather_single(output, tensor, opts)
-        used = Operands()
-        own, whole = used.read(tensor).detach(), used.written(output).detach()
-
-        def call(levels: Levels) -> None:
-            levels.gather(whole.view(self.size(), -1), own.view(-1))
-
-        what = f"all_gather of {_text([own, whole])}"
-        return self._do(what, call, opts, used, [output], self._part_error(whole, own))
-
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        """Copy tensors of the root to every rank."""
-        if not _is_large(tensors) or not _is_dense(tensors):
-            return self._gloo.broadcast(tensors, opts)
-        used, root = Operands(), opts.rootRank
-        flat = [used.written(tensor).detach().view(-1) for tensor in tensors]
-
-        def call(levels: Levels) -> None:
-            for one in flat:
-                levels.broadcast(one, root)
-
-        return self._do(f"broadcast from rank {root} of {_text(flat)}", call, opts, used, tensors)
-
-    def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
-        """Wait for all ranks; rank 0 names those that do not come in time."""
-        self._gloo.monitored_barrier(opts.timeout, waits_for_all)
-
-    def abort(self) -> None:
+    def end(self, reason: str) -> None:
         """End pending calls on all ranks, and those that follow."""
-        self._levels.abort("a rank aborted the group")
-        self.shutdown()
+        with suppress(PeerLost, ForkedError):
+            self._ranks.engine.give_up(reason)
+            if self._ranks.levels is not None:
+                self._ranks.levels.abort(reason)
 
-    def shutdown(self) -> None:
-        """Leave the group once pending calls have ended; a second call does nothing."""
-        if self not in _open:
-            return
-        _open.discard(self)
-        self._thread.close()
-        self._completer.close()
-        self._levels.close()
-        self._gloo = None
-
-    def abandon(self) -> None:
-        """End what is pending, in a process that ends; in a fork do nothing."""
+    def leave(self) -> None:
+        """Leave the group once pending calls have ended; in a fork do nothing."""
         if os.getpid() != self._pid:
             return
-        self._levels.abort("the process of a rank ends")
+        self._queue.close()
+        self._rings.close()
+        self._completer.close()
+        if self._ranks.levels is not None:
+            self._ranks.levels.close()
+        self._ranks.engine.close()
+
+    def abandon(self) -> None:
+        """Leave what is pending, in a process that ends; in a fork do nothing."""
+        if os.getpid() != self._pid:
+            return
+        self.end("the process of a rank ends")
+        self._rings.abandon()
         self._completer.close()
 
-    def _op_of(self, opts: Any, tensors: list[Tensor]) -> ReduceOp | None:
-        """Return the reduction of the levels; None if they do not have it for these tensors."""
-        op = _OPS.get(opts.reduceOp.op)
-        # The sum of which a mean is made would not fit into whole numbers.
-        has_mean = all(tensor.is_floating_point() for tensor in tensors)
-        return None if not _is_dense(tensors) or (op is ReduceOp.MEAN and not has_mean) else op
 
-    def _part_error(self, whole: Tensor, part: Tensor) -> str:
-        """Return why one tensor is not of equal parts like another one, one for each rank; empty if it is."""
-        if whole.numel() == self.size() * part.numel() and whole.dtype == part.dtype:
-            return ""
-        return (
-            f"{whole.dtype} {list(whole.shape)} is not of {self.size()} parts of {part.dtype} {list(part.shape)}, one for "
-            "each rank"
-        )
+class HostQueue:
+    """The calls of a group, in the order in which they are given, on a thread that begins with the first one.
 
-    def _do(
-        self, what: str, call: _OnLevels, opts: Any, used: Operands, results: list[Tensor], refusal: str = ""
-    ) -> SoftsWork | None:
-        """Make a call on both levels, after those that are pending; wait for it unless it is asynchronous.
+    Args:
+        ranks: Connections of this rank.
+    """
 
-        Args:
-            what: Text that all ranks must have alike.
-            call: The call.
-            opts: Options of torch.
-            used: Tensors of the call.
-            results: Tensors of the caller that get the result.
-            refusal: Why it is refused, on all ranks.
-        """
-        outcome = _Outcome(self._thread.submit(lambda: self._make(what, call, refusal)))
-        finish = used.copy_back if used.copies else None
-        work = self._pending.add(SoftsWork([outcome], used.kept, results, finish, self._completer))
-        if opts.asyncOp:
-            return work
-        work.wait()
-        return None
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._thread = SerialThread("softs-hosts")
 
-    def _make(self, what: str, call: _OnLevels, refusal: str) -> None:
-        levels = self._levels
+    def submit(self, call: HostCall, timeout_s: float) -> HostOutcome:
+        """Have a call made after those before it."""
+        return HostOutcome(self._thread.submit(lambda: self._make(call, timeout_s)))
+
+    def make(self, call: HostCall, timeout_s: float) -> list[bytes]:
+        """Make a call after those before it, and wait for it."""
+        return self.submit(call, timeout_s).differences()
+
+    def close(self) -> None:
+        """Take no more calls, and wait for those that were given."""
+        self._thread.close()
+
+    def _make(self, call: HostCall, timeout_s: float) -> None:
+        engine = self._ranks.engine
+        engine.timeout_s = timeout_s
         try:
-            try:
-                levels.agree(what)
-            except ConfigError as error:
-                raise BackendMismatch(str(error)) from error
-            if refusal:
-                raise BackendMismatch(refusal)
-            call(levels)
-        except (BackendMismatch, ForkedError):
+            with engine.call(call.text):
+                self._agree(call.text)
+                try:
+                    call.make(self._ranks)
+                except ConfigError as error:
+                    raise BackendMismatch(str(error)) from error
+        except (ConfigError, ForkedError):
             raise
         except BaseException as error:
-            # Ranks of the other level would wait for this one.
-            levels.give_up(str(error) if isinstance(error, PeerLost) else repr(error))
+            # Ranks of the levels would wait for this one.
+            if self._ranks.levels is not None:
+                self._ranks.levels.give_up(str(error) if isinstance(error, PeerLost) else repr(error))
             raise
 
+    def _agree(self, text: str) -> None:
+        """Raise BackendMismatch, on every rank, unless all make the same call."""
+        engine = self._ranks.engine
+        tags = [
+            int(tag)
+            for tag in engine.gather(
+                torch.tensor([agreement.tag_of({"": text})], dtype=torch.int64, device="cpu")
+            )
+        ]
+        if len(set(tags)) > 1:
+            exchange = agreement.TensorExchange(engine.gather, engine.size)
+            raise BackendMismatch(agreement.difference(exchange, text, {}))
 
-class _Outcome:
-    """What becomes of a call on the thread of a group, as `Outcome` says it of one of the native queue."""
+
+class HostOutcome:
+    """What becomes of a call on the thread of a group; see `_kernels.Outcome`."""
 
     def __init__(self, future: Future[None]) -> None:
         self._future = future
@@ -311,39 +254,4 @@ class _Outcome:
         return []
 
 
-def _by_gloo(name: str) -> Callable[..., Any]:
-    def call(self: HostsBackend, *args: Any) -> Any:
-        return getattr(self._gloo, name)(*args)
-
-    return call
-
-
-# On the class, and as functions of Python: c10d takes no others for methods of a backend.
-for _name in _BY_GLOO:
-    setattr(HostsBackend, _name, _by_gloo(_name))
-
-
-def _is_large(tensors: list[Tensor]) -> bool:
-    return sum(tensor.nbytes for tensor in tensors if not tensor.is_sparse) >= _SMALLEST_BYTES
-
-
-def _is_dense(tensors: list[Tensor]) -> bool:
-    """Return whether the levels take tensors."""
-    return all(
-        tensor.is_cpu and tensor.layout is torch.strided and tensor.numel() and tensor.dtype in DTYPE_CODES
-        for tensor in tensors
-    )
-
-
-def _text(tensors: list[Tensor]) -> str:
-    return "; ".join(map(describe, tensors))
-
-
-@atexit.register
-def _abandon_all() -> None:
-    """Let the process end with groups that were not destroyed, whatever calls are pending; others learn of its end."""
-    for backend in list(_open):
-        backend.abandon()
-
-
-__all__ = ["HostsBackend", "create_between"]
+__all__ = ["create", "create_plain"]

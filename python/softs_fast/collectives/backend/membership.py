@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -217,13 +217,37 @@ class Subgroup:
         return f"rank {rank} (process {self._processes[rank][0]})"
 
 
+class Member(Protocol):
+    """A rank's part in a group."""
+
+    #: Makes calls from addresses, as `_kernels.Call` does.
+    calls: Any
+
+    def queue(self) -> Any:
+        """Return the queue of calls, as `_kernels.CallQueue`."""
+
+    def messages(self) -> Messages:
+        """Return the messages between two ranks."""
+
+    def end(self, reason: str) -> None:
+        """End pending calls on all ranks, and those that follow."""
+
+    def leave(self) -> None:
+        """Leave the group once pending calls have ended; in a fork do nothing."""
+
+    def abandon(self) -> None:
+        """Leave what is pending, in a process that ends; in a fork do nothing."""
+
+
 class Membership:
-    """A rank's part in a group: joined by its first call, on whatever thread.
+    """A rank's part in a group of one host: joined by its first call, on whatever thread.
 
     Args:
         source: Where the group comes from.
         completer: What completes futures.
     """
+
+    calls = _kernels.Call
 
     def __init__(self, source: Source, completer: Completer) -> None:
         self._source = source

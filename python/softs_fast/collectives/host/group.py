@@ -72,6 +72,12 @@ def join_host_group(
     return group
 
 
+_REMEDY = (
+    '; between hosts, set SOFTS_FAST_TOKEN_FILE to the token file of the job (softs-fast keys new FILE), or use the backend '
+    '"softs+plain" on a network that is trusted, or a HierarchicalStrategy'
+)
+
+
 def check_timeout(timeout_s: float) -> float:
     """Return a valid time-out, seconds.
 
@@ -143,7 +149,7 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
         are_apart = len(set(hosts)) > 1
         where = f" ({agreement.by_value(hosts)})" if are_apart else ""
         remedy = (
-            '; between hosts, use the backend "softs+gloo" or a HierarchicalStrategy' if are_apart else ""
+            _REMEDY if are_apart else ""
         )
         raise kind(f"{size} ranks{where} cannot form a group in shared memory: {'; '.join(texts)}{remedy}")
     processes = [(card["pid"], card["started"]) for card in cards]
