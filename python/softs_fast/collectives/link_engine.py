@@ -322,7 +322,12 @@ class Offer(NamedTuple):
 
 
 def listen(
-    store: KeyValueStore | None, name: str, *, host: str | None = None, credentials: Der | None = None, plain: bool = False
+    store: KeyValueStore | None,
+    name: str,
+    *,
+    host: str | None = None,
+    credentials: Der | None = None,
+    plain: bool = False,
 ) -> _core.Mesh:
     """Return a mesh of this rank that is not joined; the arguments are those of `LinkEngine.meet`.
 

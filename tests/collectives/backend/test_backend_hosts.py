@@ -79,7 +79,9 @@ def calls(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: 
         # A sum of all would not fit, and the mean does.
         whole = torch.full((N,), 200 + rank, dtype=torch.uint8)
         dist.all_reduce(whole, dist.ReduceOp.AVG)
-        assert torch.equal(whole, torch.full((N,), sum(200 + one for one in every) // size, dtype=torch.uint8))
+        assert torch.equal(
+            whole, torch.full((N,), sum(200 + one for one in every) // size, dtype=torch.uint8)
+        )
         # Of a dtype that is not reduced.
         said = torch.full((2 * N,), rank, dtype=torch.uint16)
         dist.broadcast(said, size - 1)

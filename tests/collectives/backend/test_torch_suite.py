@@ -14,6 +14,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from backend_ranks import pretend_hosts
 from waiting import eventually
 
 from softs_fast.collectives.backend import register
@@ -63,15 +64,19 @@ def meet(folder: str, point: str, rank: int, size: int) -> None:
     eventually(lambda: all(one.exists() for one in here), "all ranks", within_s=SUITE_S)
 
 
-def suite(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+def suite(say: Callable[[Any], None], rank: int, size: int, folder: str, hosts: list[int]) -> None:
     """Run each test in this process, in a group of its own; report its name and what became of it."""
+    backend = "softs"
+    if len(hosts) > 1:
+        backend = "softs+plain"
+        pretend_hosts(hosts)
     os.environ.update(
-        BACKEND="softs", WORLD_SIZE=str(size), TEMP_DIR=f"{folder}/shared", INIT_METHOD="env://"
+        BACKEND=backend, WORLD_SIZE=str(size), TEMP_DIR=f"{folder}/shared", INIT_METHOD="env://"
     )
     from torch.testing._internal.common_distributed import DistTestCases
 
     for feature in ("plugin", "ddp"):
-        DistTestCases.backend_feature[feature].add("softs")
+        DistTestCases.backend_feature[feature].add(backend)
     # Objects that the tests send are made when they are imported, the same on each rank.
     torch.manual_seed(0)
     from torch.testing._internal.distributed import distributed_test as of_torch
@@ -92,7 +97,7 @@ def suite(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None
         meet(folder, f"{number} begins", rank, size)
         limit = timedelta(seconds=of_torch.CUSTOM_PG_TIMEOUT.get(name, 60))
         dist.init_process_group(
-            "softs", init_method=f"file://{test.file_name}", rank=rank, world_size=size, timeout=limit
+            backend, init_method=f"file://{test.file_name}", rank=rank, world_size=size, timeout=limit
         )
         # torch compares calls through gloo once a test asked for it: a rank that leaves at once, as a skipped test
         # lets it, closes connections that others have not found complete yet, and they fail.
@@ -111,12 +116,13 @@ def suite(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None
 
 @pytest.mark.full
 @pytest.mark.timeout(SUITE_S)
-def test_the_suite_of_torch_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosts", [[4], [2, 2]], ids=str)
+def test_the_suite_of_torch_passes(tmp_path: Path, hosts: list[int]) -> None:
     for folder in ("barrier", "test_dir", "init_dir"):
         (tmp_path / "shared" / folder).mkdir(parents=True)
     counts: Counter[str] = Counter()
     failed = []
-    with ranks.start(suite, SIZE, str(tmp_path)) as running:
+    with ranks.start(suite, SIZE, str(tmp_path), hosts) as running:
         for rank in range(SIZE):
             # Some tests wait for a time-out; the watchdog is that of the whole.
             while running.pipes[rank].poll(SUITE_S):

@@ -72,7 +72,9 @@ def create(options: Any, _: object) -> SoftsBackend:
     if members and _world is not None:
         store = TorchStore(options.store)
         part = Subgroup(_world, members, options.group_rank, store, timeout_s)
-        return SoftsBackend(partial(Membership, part), options.group_rank, options.group_size, options.timeout)
+        return SoftsBackend(
+            partial(Membership, part), options.group_rank, options.group_size, options.timeout
+        )
     group = join_host_group(
         options.group_rank,
         options.group_size,
@@ -108,7 +110,9 @@ class SoftsBackend(Backend):
         timeout: How long each call waits for the slowest rank, if it has no time-out of its own.
     """
 
-    def __init__(self, member: Callable[[Completer], Member], rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, member: Callable[[Completer], Member], rank: int, size: int, timeout: timedelta
+    ) -> None:
         super().__init__(rank, size)
         self._completer = Completer()
         self._membership = member(self._completer)

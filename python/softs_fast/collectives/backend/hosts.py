@@ -62,7 +62,9 @@ def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.Softs
     have_way = [bool(said) for said in place.exchange(b"1" if has_way else b"", timeout_s)]
     if len(topology.nodes) == 1 or not any(have_way):
         # The error of ranks on several hosts says what they need.
-        return door.create(options, None)
+        backend = door.create(options, None)
+        place.close()
+        return backend
     if not all(have_way):
         raise ConfigError(
             f"the ranks are on {len(topology.nodes)} hosts, and rank {have_way.index(False)} has no token file; set "

@@ -73,7 +73,7 @@ def join_host_group(
 
 
 _REMEDY = (
-    '; between hosts, set SOFTS_FAST_TOKEN_FILE to the token file of the job (softs-fast keys new FILE), or use the backend '
+    "; between hosts, set SOFTS_FAST_TOKEN_FILE to the token file of the job (softs-fast keys new FILE), or use the backend "
     '"softs+plain" on a network that is trusted, or a HierarchicalStrategy'
 )
 
@@ -148,9 +148,7 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
         hosts = [card["host"] for card in cards]
         are_apart = len(set(hosts)) > 1
         where = f" ({agreement.by_value(hosts)})" if are_apart else ""
-        remedy = (
-            _REMEDY if are_apart else ""
-        )
+        remedy = _REMEDY if are_apart else ""
         raise kind(f"{size} ranks{where} cannot form a group in shared memory: {'; '.join(texts)}{remedy}")
     processes = [(card["pid"], card["started"]) for card in cards]
     return _kernels.Group(rank, processes, segment, staging_bytes, timeout_s)
