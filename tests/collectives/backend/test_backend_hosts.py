@@ -160,8 +160,8 @@ def apart(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     with on_hosts(rank, size, folder, [2, 2]):
         with pytest.raises(BackendMismatch):
             dist.reduce_scatter_tensor(torch.empty(N + (rank == 1)), torch.ones(size * (N + (rank == 1))))
+        rows = [2, 1, 1, 0] if rank == 1 else [1] * size
         with pytest.raises(BackendMismatch, match="rank 0 sends 4 bytes to rank 1, which takes 8"):
-            rows = [2, 1, 1, 0] if rank == 1 else [1] * size
             dist.all_to_all_single(torch.empty(size), torch.ones(size), rows, [1] * size)
         with pytest.raises(BackendMismatch) as raised:
             dist.all_reduce(torch.ones(N + (rank == 3)))

@@ -6,7 +6,7 @@ import atexit
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ from softs_fast.errors import ConfigError, ForkedError
 if TYPE_CHECKING:
     from softs_fast.collectives.backend.host_calls import HostCall
 
-    Call = _kernels.Call | HostCall
+    Call: TypeAlias = _kernels.Call | HostCall
 
 Tensor = torch.Tensor
 

@@ -88,7 +88,7 @@ class HostCalls:
             else:
                 ranks.engine.all_reduce(flat, kind)
             if len(tensors) > 1:
-                for tensor, part in zip(tensors, flat.split([n for _, n in pieces]), strict=True):
+                for tensor, part in zip(tensors, torch.split(flat, [n for _, n in pieces]), strict=True):
                     tensor.copy_(part)
 
         to = "" if root < 0 else f" to rank {root}"
@@ -201,8 +201,9 @@ def _reduce_to(ranks: Ranks, flat: Tensor, op: ReduceOp, root: int) -> None:
 
 def memory_at(address: int, n_bytes: int) -> memoryview:
     """Return memory that the caller of the backend keeps, writable."""
-    memory: object = (ctypes.c_char * n_bytes).from_address(address) if n_bytes else bytearray()
-    return memoryview(memory).cast("B")
+    if not n_bytes:
+        return memoryview(bytearray())
+    return memoryview((ctypes.c_char * n_bytes).from_address(address)).cast("B")
 
 
 def _tensor(address: int, n: int, dtype: torch.dtype) -> Tensor:

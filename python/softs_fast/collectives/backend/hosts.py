@@ -8,15 +8,13 @@ rank to each other.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore
+from torch.distributed import PrefixStore, Store
 
-from softs_fast import _core
 from softs_fast.collectives import agreement
 from softs_fast.collectives.backend import door
 from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
@@ -27,8 +25,8 @@ from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_engine import LinkEngine, listen
 from softs_fast.collectives.link_strategy import LinkStrategy
-from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
-from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, TorchStore
+from softs_fast.collectives.nodes import Topology, discover
+from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, SubsetRendezvous, TorchStore
 from softs_fast.collectives.serial import SerialThread
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.trust import Der, Place, TlsFiles
@@ -71,30 +69,16 @@ def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.Softs
             "SOFTS_FAST_TOKEN_FILE on each rank"
         )
 
-    def join(name: str, rank: int, size: int) -> LinkStrategy:
-        strategy = LinkStrategy.meet(
-            rank,
-            size,
-            PrefixStore(name, options.store),
-            name="hosts",
-            timeout_s=timeout_s,
-            credentials=credentials,
-            plain=plain,
-        )
-        return strategy
-
-    engine = LinkEngine.meet(
-        rank,
-        size,
-        PrefixStore("every", options.store),
-        name="hosts",
-        timeout_s=timeout_s,
-        credentials=credentials,
-        plain=plain,
-    )
+    how: dict[str, Any] = {
+        "name": "hosts",
+        "timeout_s": timeout_s,
+        "credentials": credentials,
+        "plain": plain,
+    }
+    engine = LinkEngine.meet(rank, size, PrefixStore("every", options.store), **how)
     levels = None
     if size > len(topology.nodes):
-        levels = _joined(topology, place, join, timeout_s)
+        levels = _joined(topology, place, options.store, how)
     place.close()
     rings = HostRings(
         TorchStore(options.store),
@@ -110,19 +94,15 @@ def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.Softs
     return door.SoftsBackend(member, rank, size, options.timeout)
 
 
-def _joined(
-    topology: Topology,
-    place: Rendezvous,
-    join: Callable[[str, int, int], LinkStrategy],
-    timeout_s: float,
-) -> Levels:
+def _joined(topology: Topology, place: Rendezvous, store: Store, how: dict[str, Any]) -> Levels:
     """Join the group inside the host, and the one between hosts of this rank's slice."""
     own = topology.nodes[topology.own]
     inside = own.index(topology.rank)
-    local = ShmStrategy(timeout_s=timeout_s).init(inside, len(own), SubsetRendezvous(place, own))
+    local = ShmStrategy(timeout_s=how["timeout_s"]).init(inside, len(own), SubsetRendezvous(place, own))
     cross = None
     if inside < topology.n_slices:
-        cross = join(f"slice{inside}", topology.own, len(topology.nodes))
+        slices = PrefixStore(f"slice{inside}", store)
+        cross = LinkStrategy.meet(topology.own, len(topology.nodes), slices, **how)
     levels = Levels(local, cross, topology)
     levels.agree("init")
     return levels

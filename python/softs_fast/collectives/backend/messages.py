@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-from softs_fast import _kernels
 from softs_fast.collectives.backend.operands import Operands
-from softs_fast.collectives.backend.work import BackendLost, Completer, Pending, SoftsWork, error_of
+from softs_fast.collectives.backend.work import (
+    BackendLost,
+    CallOutcome,
+    Completer,
+    Pending,
+    SoftsWork,
+    error_of,
+)
 from softs_fast.errors import PeerLost
 
-_Call = Callable[[int, int, int, int, float], _kernels.Outcome]
+_Call = Callable[[int, int, int, int, float], CallOutcome]
 
 # Those of users have 31 bits.
 _BARRIER_TAG = 1 << 31
+
+
+class Rings(Protocol):
+    """A ring for each ordered pair of ranks, as `_kernels.PointToPoint`."""
+
+    def send(self, rank: int, address: int, n_bytes: int, tag: int, timeout_s: float, /) -> CallOutcome:
+        """Send bytes to a rank."""
+
+    def receive(self, rank: int, address: int, n_bytes: int, tag: int, timeout_s: float, /) -> CallOutcome:
+        """Receive bytes from a rank."""
+
+    def close(self) -> None:
+        """End what is pending."""
+
+    def abandon(self) -> None:
+        """Leave what is pending, in a process that ends."""
 
 
 class Messages:
     """Sends and receives tensors.
 
     Args:
-        rings: Native side of the group, with a ring for each ordered pair of ranks.
+        rings: What carries them.
         completer: What completes futures.
     """
 
-    def __init__(self, rings: _kernels.PointToPoint, completer: Completer) -> None:
+    def __init__(self, rings: Rings, completer: Completer) -> None:
         self._rings = rings
         self._completer = completer
         self._pending = Pending()
