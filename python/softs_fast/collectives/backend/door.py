@@ -18,10 +18,11 @@ from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.operands import (
     Operands,
     Operation,
-    combined,
+    check_parts,
     numbered,
     parts_of,
     real_of,
+    setting,
     sized,
 )
 from softs_fast.collectives.backend.shared_tensors import SharedTensors
@@ -194,7 +195,7 @@ class SoftsBackend(Backend):
                 used.kept.append(rows)
                 calls.append(self._calls.all_gather(tensor.data_ptr(), sized(rows.unbind()), root))
                 if root in (-1, self.rank()):
-                    finishes.append(_setting(tensor, rows, operation.combine))
+                    finishes.append(setting(tensor, rows, operation.combine))
         if not calls:
             calls.append(self._calls.barrier())
         return self._do(calls, opts, used, tensors, *finishes)
@@ -250,7 +251,7 @@ class SoftsBackend(Backend):
         finishes: list[Callable[[], None]] = []
         for output, parts in zip(outputs, inputs, strict=True):
             operation = Operation.of(opts.reduceOp, output.dtype)
-            self._check_parts(parts, output)
+            check_parts(parts, output, self.size())
             dense = [real_of(used.read(part)) for part in parts]
             target = real_of(used.written(output))
             if operation.code is not None:
@@ -264,7 +265,7 @@ class SoftsBackend(Backend):
             rows = target.new_empty((self.size(), *target.shape))
             used.kept.append(rows)
             calls.append(self._calls.all_to_all(sized(dense), sized(rows.unbind())))
-            finishes.append(_setting(target, rows, operation.combine))
+            finishes.append(setting(target, rows, operation.combine))
         return self._do(calls, opts, used, outputs, *finishes)
 
     # Tensors that move.
@@ -322,7 +323,7 @@ class SoftsBackend(Backend):
             source = used.read(tensor)
             places = [(0, source.nbytes)] * self.size()
             if takes:
-                self._check_parts(outputs[number], tensor)
+                check_parts(outputs[number], tensor, self.size())
                 places = sized(used.written(one) for one in outputs[number])
             calls.append(self._calls.all_gather(source.data_ptr(), places, root))
         results = [one for these in outputs for one in these] if takes else []
@@ -336,7 +337,7 @@ class SoftsBackend(Backend):
             target = used.written(output)
             parts: list[tuple[int, int]] = []
             if self.rank() == opts.rootRank:
-                self._check_parts(inputs[number], output)
+                check_parts(inputs[number], output, self.size())
                 parts = sized(used.read(part) for part in inputs[number])
             calls.append(self._calls.scatter(parts, target.data_ptr(), target.nbytes, opts.rootRank))
         return self._do(calls, opts, used, outputs)
@@ -485,22 +486,6 @@ class SoftsBackend(Backend):
     def _equal(self, tensor: Tensor) -> Sequence[Tensor]:
         """Return equal parts of a tensor, one for each rank."""
         return tensor.contiguous().view(-1).chunk(self.size()) if tensor.numel() else [tensor] * self.size()
-
-    def _check_parts(self, parts: Sequence[Tensor], whole: Tensor) -> None:
-        if len(parts) != self.size() or any(
-            part.numel() != whole.numel() or part.dtype != whole.dtype for part in parts
-        ):
-            raise ConfigError(
-                f"{len(parts)} tensors on {self.size()} ranks: one for each rank is needed, each like {whole.dtype} "
-                f"{list(whole.shape)}; incorrect list size or tensor size"
-            )
-
-
-def _setting(tensor: Tensor, rows: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
-    def set_result() -> None:
-        tensor.copy_(combined(rows, combine))
-
-    return set_result
 
 
 @atexit.register

@@ -145,6 +145,28 @@ def parts_of(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[tup
     return [(tensor.data_ptr() + begin, rows * each) for begin, rows in zip(begins, splits, strict=True)]
 
 
+def check_parts(parts: Sequence[torch.Tensor], whole: torch.Tensor, size: int) -> None:
+    """Raise ConfigError unless there is a part for each rank, each like another tensor."""
+    if len(parts) != size or any(
+        part.numel() != whole.numel() or part.dtype != whole.dtype for part in parts
+    ):
+        raise ConfigError(
+            f"{len(parts)} tensors on {size} ranks: one for each rank is needed, each like {whole.dtype} "
+            f"{list(whole.shape)}; incorrect list size or tensor size"
+        )
+
+
+def setting(
+    tensor: torch.Tensor, rows: torch.Tensor, combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Callable[[], None]:
+    """Return what sets a tensor to the rows of another one, combined."""
+
+    def set_result() -> None:
+        tensor.copy_(combined(rows, combine))
+
+    return set_result
+
+
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_cpu:
         raise ConfigError(
