@@ -20,6 +20,7 @@ from softs_fast.collectives.host.buckets import Bucket
 from softs_fast.collectives.host.group import strategy_of_process
 from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
+from softs_fast.collectives.link_engine import LinkEngine, Messages, listen
 from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import Topology, discover
@@ -56,7 +57,9 @@ __all__ = [
     "Gradients",
     "HierarchicalStrategy",
     "Lap",
+    "LinkEngine",
     "LinkStrategy",
+    "Messages",
     "Meter",
     "OpMetrics",
     "Overlap",
@@ -80,6 +83,7 @@ __all__ = [
     "discover",
     "host_backend",
     "in_thread",
+    "listen",
     "name_of",
     "operand",
     "slowest",

@@ -1,13 +1,10 @@
-"""Messages by a store of torch.distributed, and streams by connections of gloo that are made for one transfer each."""
+"""Messages by a store of torch.distributed, and streams by connections of their own that are made for one transfer each."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,8 +12,9 @@ from torch import Tensor
 
 from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pieces
 from softs_fast.averaging.hosts.correspondent import SILENT_S
-from softs_fast.collectives import TorchStore
+from softs_fast.collectives import LinkEngine, Messages, TorchStore, listen
 from softs_fast.errors import PeerLost
+from softs_fast.trust import Place, TlsFiles
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -31,14 +29,17 @@ _SENDER_BYTES = 4
 class TorchChannel(Channel):
     """Messages and streams between the ranks of a group of torch.distributed.
 
-    A message is a value in the store, under the next number of its receiver. Each transfer has a group of gloo of two
-    ranks: gloo cannot cancel a receive, and one that times out ends all connections of its group.
+    A message is a value in the store, under the next number of its receiver. Each transfer has a connection, which is
+    encrypted where SOFTS_FAST_TOKEN_FILE names a token file, and stays on this host where it does not.
 
     Args:
         store: Store that all ranks reach; the channel adds a prefix to its keys.
         name: Name of the group, the same on all its ranks and of no other group.
         rank: This rank's number.
         others: The ranks that it exchanges messages with.
+
+    Raises:
+        ConfigError: The store is on another host, and there is no token file, or one that cannot be used.
     """
 
     def __init__(self, store: Store, name: str, rank: int, others: Iterable[int]) -> None:
@@ -49,6 +50,9 @@ class TorchChannel(Channel):
         self._n_seen = 0
         self._unwritten: dict[int, float] = {}
         self._is_closing = False
+        self._credentials = Place(()).credentials_or(TlsFiles()).der()
+        # Before a transfer finds it: whether this rank may listen where the others reach it.
+        listen(self._values, name, credentials=self._credentials).shut_down()
 
     def send(self, rank: int, said: bytes) -> None:
         """Write a message for a rank."""
@@ -86,73 +90,49 @@ class TorchChannel(Channel):
         """Connect with the other rank."""
         name = f"{donor}.{reader}.{transfer}"
         place = dist.PrefixStore(name, _connection(self._store))
-        is_reader = self._rank == reader
-        try:
-            group = dist.ProcessGroupGloo(place, int(is_reader), 2, timedelta(seconds=SILENT_S))
-        except RuntimeError as error:
-            raise PeerLost(f"gloo has not connected for a transfer: {error}") from error
-        return _GlooStream(group, place, is_reader, lambda: self._is_closing)
+        number = int(self._rank == reader)
+        engine = LinkEngine.meet(
+            number, 2, place, name="transfer", timeout_s=SILENT_S, credentials=self._credentials
+        )
+        return _LinkStream(engine, lambda: self._is_closing)
 
     def close(self) -> None:
         """End streams with their next piece."""
         self._is_closing = True
 
 
-class _GlooStream(Stream):
+class _LinkStream(Stream):
     """A connection of two ranks: number 0 sends, number 1 receives."""
 
-    def __init__(
-        self,
-        group: Any,
-        place: Store,
-        is_reader: bool,
-        is_closing: Callable[[], bool],
-    ) -> None:
-        self._group: Any = group
-        self._place = place
-        self._is_reader = is_reader
+    def __init__(self, engine: LinkEngine, is_closing: Callable[[], bool]) -> None:
+        self._engine = engine
         self._is_closing = is_closing
 
     def send(self, memory: Tensor) -> None:
         """Send memory piece by piece."""
         for piece in pieces(memory):
-            self._move(partial(_send, piece))
+            self._move([(1, piece.numpy())], [])
 
     def receive(self, n_bytes: int, take: Callable[[int, Tensor], None]) -> None:
         """Receive piece by piece, into the same memory."""
         buffer = torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8, device="cpu")
         for at in range(0, n_bytes, PIECE_BYTES):
             piece = buffer[: min(PIECE_BYTES, n_bytes - at)]
-            self._move(partial(_receive, piece))
+            self._move([], [(0, piece.numpy())])
             take(at, piece)
 
     def close(self) -> None:
-        """Disconnect; the reader, which is the last one, removes what gloo has left in the store."""
-        self._group = None
-        if self._is_reader:
-            for number in (0, 1):
-                with suppress(RuntimeError):
-                    self._place.delete_key(f"0/{number}")
+        """Disconnect."""
+        self._engine.close()
 
-    def _move(self, begin: Callable[[Any], Any]) -> None:
-        if self._is_closing() or self._group is None:
+    def _move(self, sends: Messages, receives: Messages) -> None:
+        if self._is_closing():
             raise PeerLost("this rank leaves")
-        try:
-            # A handle that is dropped before its end would lose the message.
-            begin(self._group).wait()
-        except RuntimeError as error:
-            raise PeerLost(f"a transfer by gloo failed: {error}") from error
+        with self._engine.call("a transfer"):
+            self._engine.exchange(sends, receives)
 
 
 def _connection(store: Store) -> Store:
     """Return a connection of its own to a store, by which calls that wait hold up no other thread."""
     # Older versions of torch have none.
     return store.clone() if hasattr(store, "clone") else store
-
-
-def _send(piece: Tensor, group: Any) -> Any:
-    return group.send([piece], 1, 0)
-
-
-def _receive(piece: Tensor, group: Any) -> Any:
-    return group.recv([piece], 0, 0)
