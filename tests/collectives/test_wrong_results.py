@@ -1,6 +1,5 @@
 """Wrong results without an error, known from other libraries: none of the strategies gives one."""
 
-import importlib.util
 import os
 import signal
 from collections.abc import Callable
@@ -13,20 +12,12 @@ import pytest
 import ranks
 from lost_ranks import SOON_S
 from right_results import check_results
-from torch.distributed import FileStore
 
 from softs_fast.collectives import LinkStrategy, ShmStrategy, Strategy
 from softs_fast.errors import PeerLost
 
 SIZE = 3
-KINDS = [
-    "inside",
-    "link",
-    "nodes",
-    pytest.param(
-        "star", marks=pytest.mark.skipif(not importlib.util.find_spec("grpc"), reason="needs the extra grpc")
-    ),
-]
+KINDS = ["inside", "link", "nodes"]
 
 
 def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float = 20.0) -> Strategy:
@@ -35,15 +26,6 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
         return shm.init(rank, size, folder)
     if kind == "link":
         return LinkStrategy(timeout_s=timeout_s).init(rank, size, folder)
-    if kind == "star":
-        from softs_fast.coordination.pings import Pings
-        from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
-
-        store = FileStore(f"{folder}/store", size)
-        options = StarOptions(pings=Pings(30.0, 30.0))
-        # Each process loads gRPC first, and calls of a short time-out begin after that.
-        strategy = GrpcStrategy(options, timeout_s=timeout_s)
-        return strategy.meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from patience import pings
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
@@ -22,7 +21,6 @@ from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
 from softs_fast.coordination.session.calls import CoordinatorClient
-from softs_fast.coordination.star import GrpcStrategy, StarOptions
 from softs_fast.errors import PeerLost
 
 
@@ -88,19 +86,3 @@ def finds_no_coordinator(say: Callable[[Any], None], rank: int, size: int) -> li
 def test_a_worker_logs_that_there_is_no_coordinator() -> None:
     [lines] = ranks.run(finds_no_coordinator, 1)
     assert "no connection to the coordinator: no coordinator answers at 127.0.0.1:1" in lines[0]
-
-
-def joins_a_star(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
-    logger, lines = logger_of("user.star")
-    with GrpcStrategy(StarOptions(pings=pings()), timeout_s=20, logger=logger).init(
-        rank, size, folder
-    ) as star:
-        star.barrier()
-    return lines
-
-
-def test_a_star_logs_which_processes_have_joined(tmp_path: Any) -> None:
-    [of_root, _] = ranks.run(joins_a_star, 2, str(tmp_path))
-    assert len(of_root) == 1
-    assert of_root[0].startswith("rank 1 (process ")
-    assert "has joined epoch 1" in of_root[0]

@@ -25,7 +25,6 @@ from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrate
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.session.calls import CoordinatorClient
-from softs_fast.coordination.star import GrpcStrategy
 from softs_fast.durable import Lock
 from softs_fast.paramserver import (
     Job,
@@ -66,7 +65,6 @@ def strategies(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
         "ShmStrategy": ShmStrategy(),
         "LinkStrategy": LinkStrategy(),
         "HierarchicalStrategy": HierarchicalStrategy(ShmStrategy(), LinkStrategy()),
-        "GrpcStrategy": GrpcStrategy(),
     }
     for name, group in groups.items():
         stack.enter_context(group.init(0, 1, folder / name))

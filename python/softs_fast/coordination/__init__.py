@@ -7,7 +7,6 @@ Its parts are packages of their own, because they need different things:
 | `job` | the coordinator and a worker as state machines | |
 | `server`, `session`, `health` | the process of a coordinator, connections to it, checks of health | grpcio, when they begin |
 | `node` | a worker in a training process | grpcio, torch |
-| `star` | a `Strategy` through rank 0 | grpcio, torch |
 | `torchrun` | the coordinator as a rendezvous of torchrun | grpcio, torch |
 """
 
@@ -30,6 +29,5 @@ __all__ = [
     "render_metrics",
     "server",
     "session",
-    "star",
     "torchrun",
 ]

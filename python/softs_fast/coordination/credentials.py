@@ -1,4 +1,4 @@
-"""What the ends of a coordinator or a star prove themselves with, and how they know each other."""
+"""What the ends of a coordinator prove themselves with, and how they know each other."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 from certificates import Authority
 from coordinator_process import Cluster, Coordinator
 from networks import Host, Network
-from trainers import TlsStar, Trainer
+from trainers import Trainer
 
 _PORT = 29401
 
@@ -44,10 +44,8 @@ class SiteOfHosts:
         )
 
     def trainer(self, host: Host, number: int, **options: Any) -> Trainer:
-        """Start a worker; the engine `star` is gRPC at its host's address, with its certificate."""
+        """Start a worker, with its certificate."""
         cert, key = self._authority.issue(f"w{number}", f"w{number}", address=host.address)
-        if options.get("engine") == "star":
-            options["engine"] = TlsStar(host.address, cert, key, str(self._authority.file))
         credentials = {"ca": str(self._authority.file), "cert": cert, "key": key}
         address = f"{self.first.address}:{_PORT}"
         self._trainers.append(Trainer(address, number, host, credentials=credentials, **options))

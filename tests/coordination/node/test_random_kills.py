@@ -44,6 +44,6 @@ def test_kills(cluster: Cluster, start: Start, engine: str, seed: int, n_kills: 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("engine", ["memory", "link", "nodes", "grpc"])
+@pytest.mark.parametrize("engine", ["memory", "link", "nodes"])
 def test_a_hundred_kills(cluster: Cluster, start: Start, engine: str, seed: int, tmp_path: Path) -> None:
     kill(cluster, start, engine, seed, 100, tmp_path)

@@ -27,14 +27,11 @@ from in_step import IN_STEP
 from patience import pings
 from waiting import WATCHDOG_S
 
-from softs_fast.collectives import Strategy
 from softs_fast.collectives.host import overlap
-from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
-from softs_fast.coordination.job.messages import Table
+from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.node import (
     TrainingState,
     WorkerNode,
-    grpc_engine,
     link_engine,
     memory_engine,
     serving,
@@ -42,8 +39,6 @@ from softs_fast.coordination.node import (
 )
 from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.coordination.session import session
-from softs_fast.coordination.session.store import SessionStore
-from softs_fast.coordination.star import StarOptions
 from softs_fast.errors import SoftsError
 
 N_WEIGHTS = 8
@@ -100,30 +95,12 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
 
 
 def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
-    """Return the engine of a worker: connections, gRPC, the default, nodes of two workers that share memory, or what is given."""
+    """Return the engine of a worker: connections, the default, nodes of two workers that share memory, or what is given."""
     if not isinstance(name, str):
         return name
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
-    return {"link": link_engine, "memory": None, "grpc": grpc_engine()}[name]
-
-
-class TlsStar:
-    """Stars that can be reached from other hosts, with the certificates of a worker; processes are started with it."""
-
-    def __init__(self, address: str, cert: str, key: str, ca: str) -> None:
-        self._address = address
-        self._paths = Path(cert), Path(key), Path(ca)
-
-    def __call__(self, table: Table, rank: int, store: SessionStore) -> Strategy:
-        """Return a star."""
-        cert, key, ca = self._paths
-        options = StarOptions(
-            listen=f"{self._address}:0",
-            server=ServerCredentials(cert, key, ca),
-            client=ClientCredentials(cert, key, ca),
-        )
-        return grpc_engine(options)(table, rank, store)
+    return {"link": link_engine, "memory": None}[name]
 
 
 def interrupt_copy(n_tensors: int, number: signal.Signals) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
 import time
@@ -24,9 +23,6 @@ from softs_fast.coordination.job.messages import Hello
 from softs_fast.coordination.node import Membership
 from softs_fast.coordination.node.worker_link import WorkerLink
 from softs_fast.coordination.session.calls import CoordinatorClient
-from softs_fast.coordination.star.leaf import Leaf
-from softs_fast.coordination.star.options import Epoch, StarOptions
-from softs_fast.coordination.star.root import Root
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.trust import outage
 
@@ -89,22 +85,6 @@ def test_a_worker_and_an_administrator_end_at_once_with_the_cause(files: Files, 
             assert str(refused.value) == member.not_ready, name
         with CoordinatorClient(address, credentials) as client, pytest.raises(ConfigError, match=text):
             client.status()
-
-
-def test_a_rank_of_a_star_ends_at_once_with_the_cause(files: Files) -> None:
-    root_files = ServerCredentials(**files.issue("server"), ca=files.ours.file)
-    root = Root(2, Epoch(1, 1), StarOptions(server=root_files), WATCHDOG_S, logging.getLogger("test"))
-    try:
-        for own, text in (
-            ({"ca": files.foreign.file}, "no connection to rank 0 at .*unable to get local issuer"),
-            ({"ca": files.ours.file}, "asks for a certificate"),
-        ):
-            options = StarOptions(client=ClientCredentials(**own))
-            with pytest.raises(ConfigError, match=text):
-                Leaf(1, 2, root.address, Epoch(1, 1), options, WATCHDOG_S, logging.getLogger("test"))
-    finally:
-        root.give_up("the test is over")
-        root.close()
 
 
 def test_a_name_that_appears_later_is_waited_for(

@@ -1,6 +1,6 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
-from .engines import grpc_engine, link_engine, memory_engine
+from .engines import link_engine, memory_engine
 from .exchange import wait_for_members
 from .membership import Epoch, Membership
 from .nccl import nccl_engine
@@ -15,7 +15,6 @@ __all__ = [
     "Step",
     "TrainingState",
     "WorkerNode",
-    "grpc_engine",
     "link_engine",
     "memory_engine",
     "nccl_engine",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ...collectives import (
     HierarchicalStrategy,
@@ -19,10 +18,7 @@ from ...collectives import (
 from ...errors import ConfigError, SegmentError
 from ..job.messages import Table
 from ..session.store import SessionStore
-from .exchange import EpochExchange, wait_for_members
-
-if TYPE_CHECKING:
-    from ..star import StarOptions
+from .exchange import EpochExchange
 
 #: Makes the strategy of an epoch: from its table, this worker's rank, and a store of its members. It raises PeerLost if
 #: the epoch is over, or a member is lost. What ends its pending calls it gives to `SessionStore.when_over`, or it is the
@@ -104,28 +100,6 @@ def memory_engine(
         local.close()
         raise
     return HierarchicalStrategy(local, cross).init(rank, size)
-
-
-def grpc_engine(options: StarOptions | None = None) -> EngineOf:
-    """Return what makes stars of the members of an epoch: through rank 0, over gRPC, which can encrypt.
-
-    Args:
-        options: addresses and credentials of this worker; None for workers of one machine and user.
-    """
-
-    def engine(table: Table, rank: int, store: SessionStore) -> Strategy:
-        from ..star import Epoch, GrpcStrategy
-
-        size = len(table.members)
-        wait_for_members(store, size, _MEMBERS_S)
-        strategy = GrpcStrategy(options, timeout_s=_CALL_S, name=f"epoch {table.epoch}")
-        # From here on the calls that join the group end with the epoch, too.
-        store.when_over(strategy.give_up)
-        workers = tuple(member.worker_id for member in table.members)
-        epoch = Epoch(table.boot, table.epoch, workers)
-        return strategy.meet(rank, size, store, epoch, connect_timeout_s=_CONNECT_S)
-
-    return engine
 
 
 def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> Topology | None:
