@@ -18,7 +18,6 @@ from softs_fast.collectives.connections import Connections, open_sockets
 from softs_fast.collectives.engine import Engine, divide
 from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.errors import PeerLost
 
 
 class GroupEngine(Engine):

@@ -17,7 +17,6 @@ from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.rendezvous import KeyValueStore, as_rendezvous, store_of
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import plain
-
 from softs_fast.errors import ConfigError, WireError
 from softs_fast.kernels import reduce
 from softs_fast.tensors import as_plain
