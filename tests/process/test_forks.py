@@ -37,9 +37,7 @@ def test_no_handle_hangs_in_a_fork_or_harms_its_owner(short_path: Path) -> None:
         assert afterwards == "works", name
         for use, outcome in outcomes.items():
             assert outcome == "works" or outcome.startswith("ForkedError: "), (name, use, outcome)
-    assert {"LinkStrategy", "CoordinatorClient", "Fleet", "Flow.in_processes", "RemoteOptimizer"} <= set(
-        seen
-    )
+    assert {"LinkStrategy", "CoordinatorClient", "Fleet", "Flow.in_processes", "RemoteOptimizer"} <= set(seen)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
