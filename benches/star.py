@@ -1,4 +1,4 @@
-"""All-reduce through rank 0 over gRPC, with TLS and without, beside gloo, in alternating rounds of one run.
+"""All-reduce over links and through rank 0 over gRPC, with TLS and without, beside gloo, in alternating rounds of one run.
 
 `python -m benches.star` prints the table of docs/collectives.md. A round's time is that of its slowest rank.
 """
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from softs_fast.collectives import Strategy, TorchStrategy
+from softs_fast.collectives import LinkStrategy, Strategy, TorchStrategy
 from softs_fast.coordination import ClientCredentials, ServerCredentials
 from softs_fast.coordination.star import GrpcStrategy, StarOptions
 from softs_fast.trust import write_token
@@ -24,6 +25,7 @@ from softs_fast.trust import write_token
 #: Bytes of the tensor, and rounds.
 SIZES = {4 << 10: 100, 1 << 20: 30, 64 << 20: 7}
 RANKS = (2, 4)
+NAMES = ("gloo", "link", "link, TLS", "star", "star, TLS")
 
 
 def main() -> None:
@@ -32,20 +34,20 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="*", default=RANKS)
     options = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print("| ranks | size | gloo | star | star, TLS | star / gloo | TLS / gloo |")
-    print("|---|---|---|---|---|---|---|")
+    print(f"| ranks, size | {' | '.join(NAMES)} | {' | '.join(f'{name} / gloo' for name in NAMES[1:])} |")
+    print(f"|{'---|' * 2 * len(NAMES)}")
     for size in options.ranks:
         for n_bytes, times in _run(size).items():
-            medians = [statistics.median(times[name]) * 1e3 for name in ("gloo", "star", "TLS")]
+            medians = [statistics.median(times[name]) * 1e3 for name in NAMES]
             ratios = [
                 statistics.median(
                     mine / theirs for mine, theirs in zip(times[name], times["gloo"], strict=True)
                 )
-                for name in ("star", "TLS")
+                for name in NAMES[1:]
             ]
             label = f"{n_bytes >> 20} MiB" if n_bytes >= 1 << 20 else f"{n_bytes >> 10} KiB"
             cells = [*(f"{median:.2f} ms" for median in medians), *(f"{ratio:.1f}" for ratio in ratios)]
-            print(f"| {size} | {label} | {' | '.join(cells)} |", flush=True)
+            print(f"| {size}, {label} | {' | '.join(cells)} |", flush=True)
     print(f"load after: {os.getloadavg()[0]:.1f}")
 
 
@@ -72,14 +74,18 @@ def _rank(rank: int, size: int, folder: str, pipe: Any) -> None:
     encrypted = StarOptions(
         server=ServerCredentials(token_file=token), client=ClientCredentials(token_file=token)
     )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=size)
     contenders: dict[str, Strategy] = {
-        "gloo": TorchStrategy(host="127.0.0.1").init(rank, size, f"{folder}/gloo"),
+        "gloo": TorchStrategy(dist.group.WORLD),
+        "link": LinkStrategy().init(rank, size, f"{folder}/link"),
+        "link, TLS": LinkStrategy(token_file=token).init(rank, size, f"{folder}/tls"),
         "star": GrpcStrategy().init(rank, size, f"{folder}/star"),
-        "TLS": GrpcStrategy(encrypted).init(rank, size, f"{folder}/tls"),
+        "star, TLS": GrpcStrategy(encrypted).init(rank, size, f"{folder}/tls star"),
     }
     found = {n_bytes: _alternate(contenders, n_bytes, rounds) for n_bytes, rounds in SIZES.items()}
     for strategy in contenders.values():
         strategy.close()
+    dist.destroy_process_group()
     if rank == 0:
         pipe.send(found)
 

@@ -52,7 +52,7 @@ _ADDRESS_KEY = "star address"
 class GrpcStrategy(Strategy):
     """A `Strategy` through rank 0, over gRPC with TLS, certificates and tokens, and one open port.
 
-    It is for few ranks that need that; gloo is faster, and does not encrypt. All ranks get the same bits, those of
+    It is for few ranks that need that; `LinkStrategy` is faster. All ranks get the same bits, those of
     `ShmStrategy`: every element is summed in the order of the ranks, 16-bit floats in float32. A call has no limit of
     size; rank 0 has up to 8 pieces of 1 MiB of each other rank in memory.
 
