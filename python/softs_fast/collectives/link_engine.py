@@ -112,13 +112,9 @@ class LinkEngine(Engine):
                 raise PeerLost(f'no connections among the {size} ranks of "{name}": {error}') from error
             raise
         group = hashlib.blake2b(b"".join(offer.key for offer in offers), digest_size=8).hexdigest()
-        engine = cls(mesh, rank, size, connect_s, None if store is None else Reasons(store, group))
-        # All have read what is in the store when all have joined.
-        with engine.call("meeting"):
-            engine.gather(torch.zeros(1, dtype=torch.uint8, device="cpu"))
+        # All are connected, so all have read what is in the store.
         meeting.close()
-        engine._timeout_s = timeout_s
-        return engine
+        return cls(mesh, rank, size, timeout_s, None if store is None else Reasons(store, group))
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
         """Send messages and fill others, all at once; inside `call`.
