@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 
-from softs_fast.coordination.node import TrainingState, WorkerNode, gloo_engine, memory_engine
+from softs_fast.coordination.node import TrainingState, WorkerNode, link_engine, memory_engine
 from softs_fast.gpu import ranks
 
 ENGINES: dict[str, Callable[[int], Any]] = {
-    "gloo": lambda _: gloo_engine,
+    "link": lambda _: link_engine,
     "memory": lambda _: memory_engine,
     "nodes of two": lambda number: functools.partial(memory_engine, host=str(number // 2)),
 }

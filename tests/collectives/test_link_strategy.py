@@ -19,6 +19,7 @@ import pytest
 import ranks
 import torch
 from lost_ranks import NEVER_S, SOON_S, keep, until_lost, until_stopped
+from waiting import eventually
 
 from softs_fast.collectives import DTYPE_CODES, LinkStrategy, ReduceOp, link_engine
 from softs_fast.collectives.link_engine import LinkEngine
@@ -158,19 +159,23 @@ def test_a_killed_rank_ends_the_calls_of_all_and_is_named(
 def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     strategy = connected(rank, size, folder)
     if rank == 1:
-        # From another thread, while it waits for a rank that does not come.
+        # From another thread, while it waits for a rank that has not come.
         threading.Timer(0.2, strategy.give_up, args=["out of data"]).start()
-    if rank != 3:
-        with pytest.raises(PeerLost) as raised:
-            strategy.all_reduce(torch.ones(N))
-        say(str(raised.value))
+    elif rank == 0:
+        eventually(Path(folder, "gave up").exists)
+    with pytest.raises(PeerLost) as raised:
+        strategy.all_reduce(torch.ones(N))
+    if rank == 1:
+        Path(folder, "gave up").touch()
+    say(str(raised.value))
     keep(strategy)
 
 
 def test_a_rank_that_gives_up_ends_its_calls_and_those_that_wait_for_it(tmp_path: Path) -> None:
+    """Ranks 2 and 3 wait for rank 0 alone, which learns of it when it comes."""
     with ranks.start(gives_up, SIZE, str(tmp_path)) as running:
         assert running.receive(1) == "out of data"
-        assert {running.receive(rank) for rank in (0, 2)} == {"rank 1 gave up: out of data"}
+        assert {running.receive(rank) for rank in (0, 2, 3)} == {"rank 1 gave up: out of data"}
 
 
 def comes_too_late(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
@@ -271,8 +276,11 @@ def test_a_call_goes_on_when_a_rank_that_was_stopped_does(
 def meets_with(
     say: Callable[[Any], None], rank: int, size: int, folder: str, options: list[dict[str, Any]]
 ) -> str:
+    given = options[rank]
+    if variable := given.pop("variable", ""):
+        os.environ["SOFTS_FAST_TOKEN_FILE"] = variable
     try:
-        with connected(rank, size, folder, SOON_S, **options[rank]) as strategy:
+        with connected(rank, size, folder, SOON_S, **given) as strategy:
             strategy.barrier()
             return "joined"
     except (ConfigError, PeerLost) as error:
@@ -296,12 +304,10 @@ def test_ranks_with_a_token_and_without_are_told_so(tmp_path: Path, token: str) 
         assert text.startswith("ConfigError: rank 0 has a token file, and rank 1 does not; give all ranks")
 
 
-def test_the_variable_names_a_token_file_unless_the_network_is_trusted(
-    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", token)
-    assert ranks.run(meets_with, 2, str(tmp_path), [{}, {"token_file": token}]) == ["joined"] * 2
-    for text in ranks.run(meets_with, 2, str(tmp_path), [{}, {"plain": True}]):
+def test_the_variable_names_a_token_file_unless_the_network_is_trusted(tmp_path: Path, token: str) -> None:
+    named = {"variable": token}
+    assert ranks.run(meets_with, 2, str(tmp_path), [named, {"token_file": token}]) == ["joined"] * 2
+    for text in ranks.run(meets_with, 2, str(tmp_path), [named, {**named, "plain": True}]):
         assert "rank 0 has a token file, and rank 1 does not" in text
     with pytest.raises(ConfigError, match="plain connections use no token file"):
         LinkStrategy(plain=True, token_file=token)
@@ -358,15 +364,19 @@ def test_a_rank_that_does_not_come_to_the_store(tmp_path: Path) -> None:
         LinkStrategy.meet(0, 2, store, name="alone", timeout_s=0.2)
 
 
-def test_a_rank_listens_at_its_address_on_the_way_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def listens(say: Callable[[Any], None], rank: int, size: int) -> list[str]:
     ways = []
 
     def own_side(address: Address) -> str:
         ways.append(address.target())
         return "127.0.0.1"
 
-    monkeypatch.setattr(Address, "own_side", own_side)
+    Address.own_side = own_side  # type: ignore[method-assign]
     store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     for place in (store, torch.distributed.PrefixStore("a", torch.distributed.PrefixStore("b", store))):
         LinkStrategy().init(0, 1, place).close()
-    assert ways == [f"127.0.0.1:{store.port}"] * 2
+    return [way.removesuffix(f":{store.port}") for way in ways]
+
+
+def test_a_rank_listens_at_its_address_on_the_way_to_the_store() -> None:
+    assert ranks.run(listens, 1) == [["127.0.0.1"] * 2]

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -110,21 +109,6 @@ def test_accelerate_takes_what_is_prepared() -> None:
 
     loader = Loader([1, 2])  # type: ignore[arg-type]
     assert Accelerator(cpu=True).prepare(loader) is loader
-
-
-def test_the_time_out_of_gloo_can_be_changed(tmp_path: Path) -> None:
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    group = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=5))
-    group._set_default_timeout(timedelta(seconds=100))
-    assert group.options._timeout == timedelta(seconds=100)
-
-
-def test_gloo_takes_an_address_to_listen_at(tmp_path: Path) -> None:
-    options = dist.ProcessGroupGloo._Options()
-    options._timeout = timedelta(seconds=5)
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    group = dist.ProcessGroupGloo(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, options)
-    assert group.options._timeout == timedelta(seconds=5)
 
 
 def test_the_first_optimizer_imports_the_compiler() -> None:

@@ -75,7 +75,8 @@ class AverageAllPolicy(SpawnPolicy):
             return model, optimizer, {}
         if iteration % self.average_every or dist.get_rank(group) < 0:
             return model, optimizer, {"averaged_this_iteration": False}
-        strategy = TorchStrategy(group if group is not None else dist.group.WORLD)
+        world: Any = dist.group.WORLD
+        strategy = TorchStrategy(world if group is None else group)
         found = Found.of(model, "own")
         average_in_place(strategy, found.pick(agree(strategy, found).weights))
         return model, optimizer, {"averaged_this_iteration": True}

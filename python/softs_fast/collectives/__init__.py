@@ -10,7 +10,7 @@ of arguments, meters, and `agreement`, a module that compares the calls of ranks
 """
 
 from softs_fast.collectives import agreement
-from softs_fast.collectives.backend import host_backend
+from softs_fast.collectives.backend import host_backend, hosts_backend
 from softs_fast.collectives.bounded_store import in_thread
 from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
@@ -82,6 +82,7 @@ __all__ = [
     "describe",
     "discover",
     "host_backend",
+    "hosts_backend",
     "in_thread",
     "listen",
     "name_of",

@@ -115,24 +115,6 @@ class Connections:
             found = {peers[descriptor] for descriptor, _ in poll.poll(0)}
         return sorted(rank for rank in found if rank is not None)
 
-    def expect_answers(self, within_s: float) -> None:
-        """Have calls fail if the machine of a peer does not answer any more: its kernel acknowledges nothing.
-
-        A peer that is late, computes, or is stopped in between calls does answer: its kernel does. One that is stopped
-        while data comes counts as one that does not answer, when its kernel has no room left: its window stays closed.
-
-        Args:
-            within_s: Seconds within which what was sent is to be acknowledged; a connection on which nothing is sent
-                is probed.
-        """
-        probe_s = max(1, int(within_s / 2))
-        for descriptor in self._peers:
-            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(within_s * 1000))
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
     def shut_down(self) -> None:
         """End all calls that use the connections, here and on the other ranks. Idempotent.
 

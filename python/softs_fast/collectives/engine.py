@@ -23,17 +23,15 @@ class Engine(ABC):
     Args:
         rank: This process's number.
         size: Number of ranks.
-        device: Device on which tensors need no copy.
         reasons: Place where a rank that gives up tells the others why; None if there is none.
 
     Attributes:
         lost: Ranks that ended the group without a word, as far as this rank knows; empty while it works.
     """
 
-    def __init__(self, rank: int, size: int, device: str = "cpu", reasons: Reasons | None = None) -> None:
+    def __init__(self, rank: int, size: int, reasons: Reasons | None = None) -> None:
         self.rank = rank
         self.size = size
-        self.device = device
         self.lost: list[int] = []
         self._reasons = reasons
         self._broken = ""

@@ -30,8 +30,9 @@ class GroupEngine(Engine):
     """
 
     def __init__(self, group: Any, device: str, reasons: Reasons | None = None) -> None:
-        super().__init__(int(group.rank()), int(group.size()), device, reasons)
+        super().__init__(int(group.rank()), int(group.size()), reasons)
         self._group: Any = group
+        self._device = device
         # Of a group of gloo that `around` has made.
         self._connections: Connections | None = None
         _keep_in_forks()
@@ -63,7 +64,7 @@ class GroupEngine(Engine):
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all ranks, of one size, by rank."""
-        own = tensor.to(self.device)
+        own = tensor.to(self._device)
         every = [torch.empty_like(own) for _ in range(self.size)]
         self._wait(self._usable.allgather([every], [own]))
         return every

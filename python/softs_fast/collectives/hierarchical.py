@@ -51,9 +51,9 @@ class HierarchicalStrategy(Strategy):
 
     Args:
         local: the strategy inside the node.
-        cross_node: the strategy between nodes, a `LinkStrategy` or `TorchStrategy`, for this rank's slice: the ranks with the same number inside their nodes,
-            in the same order of nodes for every slice. A rank without a slice gives None, or one that is in no group,
-            which it uses if a rebuild gives it a slice.
+        cross_node: the strategy between nodes, a `LinkStrategy` or a `TorchStrategy`, for this rank's slice: the ranks with
+            the same number inside their nodes, in the same order of nodes for every slice. A rank without a slice gives
+            None, or one that is in no group, which it uses if a rebuild gives it a slice.
 
     Both may be joined already, or are joined by `init`, which then finds out which ranks share a node. If a rank dies,
     stops, is too late or leaves, calls of all ranks raise PeerLost until the remaining ones call `rebuild`.

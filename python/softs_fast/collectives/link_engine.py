@@ -19,7 +19,7 @@ from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.rendezvous import KeyValueStore, as_rendezvous, store_of
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import plain
-from softs_fast.errors import ConfigError, WireError
+from softs_fast.errors import ConfigError, PeerLost, WireError
 from softs_fast.kernels import reduce
 from softs_fast.tensors import as_plain
 from softs_fast.trust import Address, Der, bracketed, check_reachable, is_loopback
@@ -64,7 +64,7 @@ class LinkEngine(Engine):
     def __init__(
         self, mesh: _core.Mesh, rank: int, size: int, timeout_s: float, reasons: Reasons | None = None
     ) -> None:
-        super().__init__(rank, size, reasons=reasons)
+        super().__init__(rank, size, reasons)
         self._mesh = mesh
         self.timeout_s = timeout_s
         self.name = ""
@@ -116,17 +116,17 @@ class LinkEngine(Engine):
             offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
             _check_alike(offers)
             mesh.join(rank, [(offer.endpoint, offer.key) for offer in offers], connect_s)
-        except BaseException:
+        except BaseException as error:
             mesh.shut_down()
+            if isinstance(error, PeerLost):
+                raise PeerLost(f'no connections among the {size} ranks of "{name}": {error}') from error
             raise
         group = hashlib.blake2b(b"".join(offer.key for offer in offers), digest_size=8).hexdigest()
+        # All are connected, so all have read what is in the store.
+        meeting.close()
         engine = cls(mesh, rank, size, timeout_s, None if store is None else Reasons(store, group))
         engine.name = group
         engine._processes = [offer.process for offer in offers]
-        # All have read what is in the store when all have joined.
-        with engine.call("meeting"):
-            engine.gather(torch.zeros(1, dtype=torch.uint8, device="cpu"))
-        meeting.close()
         return engine
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
@@ -350,7 +350,8 @@ def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _sliced(flat: torch.Tensor, n_slices: int) -> list[tuple[torch.Tensor, ...]]:
     """Return the slices of each chunk, of almost equal size."""
-    return [torch.tensor_split(chunk, n_slices) for chunk in flat.split(_CHUNK_BYTES // flat.element_size())]
+    chunks = torch.split(flat, _CHUNK_BYTES // flat.element_size())
+    return [torch.tensor_split(chunk, n_slices) for chunk in chunks]
 
 
 def _own_side(store: KeyValueStore | None) -> str:

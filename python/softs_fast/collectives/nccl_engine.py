@@ -82,4 +82,4 @@ class NcclEngine(GroupEngine):
             raise PeerLost(self._broken)
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device)
+        return tensor.to(self._device)

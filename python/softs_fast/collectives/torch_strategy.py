@@ -25,8 +25,9 @@ class TorchStrategy(EngineStrategy):
     """
 
     def __init__(self, process_group: dist.ProcessGroup | GroupEngine) -> None:
-        is_engine = isinstance(process_group, GroupEngine)
-        super().__init__(process_group if is_engine else GroupEngine.of(process_group))
+        if not isinstance(process_group, GroupEngine):
+            process_group = GroupEngine.of(process_group)
+        super().__init__(process_group)
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
         """Compare rank and size with those of the group; return self.

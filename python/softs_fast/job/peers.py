@@ -20,7 +20,7 @@ class Peers:
     """What ranks agree on: before the first step, at the end of each one, and about checkpoints. One process makes no call.
 
     Args:
-        group: Group of the ranks, with gloo: what they agree on is in host memory. None for one process.
+        group: Group of the ranks, for tensors of the host. None for one process.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -32,7 +32,9 @@ class Peers:
         """Return the ranks of torch.distributed if it has several, in a group of their own; a call of all of them."""
         if not cls.are_several():
             return cls()
-        group = dist.new_group(backend="gloo")
+        # That of the program, encrypted if it is; a program that has one for devices alone gets gloo.
+        backends = dict(one.split(":") for one in dist.get_backend_config().split(","))
+        group = dist.new_group(backend=backends.get("cpu", "gloo"))
         assert isinstance(group, dist.ProcessGroup)
         return cls(group)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from waiting import WATCHDOG_S
 
-from softs_fast.coordination.node import TrainingState, WorkerNode
+from softs_fast.coordination.node import TrainingState
 from softs_fast.coordination.node.serving import Serving
 from softs_fast.coordination.node.state_tree import encode_tree
 from softs_fast.errors import PeerLost
@@ -104,28 +104,3 @@ def test_followers_are_told_of_the_end_of_an_epoch_before_the_snapshot() -> None
     assert len(followers.sent) == 2
     assert followers.is_closed
     assert not failed
-
-
-def test_the_engine_of_a_copy_and_that_of_an_epoch_are_not_made_at_once() -> None:
-    """Each would take the sockets of the other one for its own."""
-    has_begun, has_second = threading.Event(), threading.Event()
-    order: list[str] = []
-
-    def make_engine(*arguments: Any) -> Any:
-        order.append("begin")
-        if has_begun.is_set():
-            has_second.set()
-        has_begun.set()
-        # Long enough for the other thread to come here, if it can.
-        has_second.wait(0.2)
-        order.append("end")
-
-    _, state = begin(Followers(receive=True), [])
-    node = WorkerNode("127.0.0.1:1", state, engine=make_engine)
-    arguments: Any = (None, 0, None)
-    other = threading.Thread(target=node._link._engine, args=arguments)
-    other.start()
-    assert has_begun.wait(WATCHDOG_S)
-    node._engine_of(*arguments)
-    other.join(WATCHDOG_S)
-    assert order == ["begin", "end"] * 2

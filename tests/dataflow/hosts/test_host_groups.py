@@ -8,7 +8,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import parallel_flow
 import pytest
 import torch
 from flow_processes import in_meeting
@@ -18,8 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.process.groups import interface_of
-from softs_fast.dataflow.workers.host_meeting import HostMeeting, check_groups
+from softs_fast.dataflow.workers.host_meeting import HostMeeting
 from softs_fast.errors import ConfigError
 
 
@@ -125,17 +123,6 @@ def test_all_begin_anew_with_new_groups(tmp_path: Path) -> None:
         assert {number: loss for number, _, loss in losses(undisturbed, 4)} == found
 
 
-def test_other_hosts_need_a_word(tmp_path: Path) -> None:
-    workers = HostWorkers(tmp_path, "parallel_flow:make_ddp", {}, listen="tcp://0.0.0.0:0")
-    with pytest.raises(
-        ConfigError, match=r"roles on several workers \(gen, actor\) at .* say allow_insecure=True"
-    ):
-        workers.flow()
-    assert workers.flow(allow_insecure=True).declaration.workers == (0, 1)
-    check_groups(parallel_flow.make_ddp("dp1", 1).declaration, "tcp://0.0.0.0:0", is_allowed=False)
-    check_groups(parallel_flow.make_ddp().declaration, "tcp://127.0.0.1:0", is_allowed=False)
-
-
 def test_a_store_listens_at_the_address_of_the_master_alone() -> None:
     meeting = HostMeeting("tcp://127.0.0.1:0")
     port = f":{meeting.port:04X}"
@@ -147,9 +134,3 @@ def test_a_store_listens_at_the_address_of_the_master_alone() -> None:
     meeting.close()
     with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1 for process groups: Cannot assign"):
         HostMeeting("tcp://192.0.2.1:0")
-
-
-def test_an_interface_is_found_by_its_address() -> None:
-    assert interface_of("127.0.0.1") == interface_of("127.0.0.9") == interface_of("::1") == "lo"
-    with pytest.raises(ConfigError, match=r"no network interface has 192\.0\.2\.1 .* GLOO_SOCKET_IFNAME"):
-        interface_of("192.0.2.1")

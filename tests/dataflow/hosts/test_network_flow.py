@@ -60,10 +60,10 @@ def test_two_hosts_have_the_bits_of_one_process(
 
 
 def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[networks.Host], tmp_path: Path) -> None:
-    """Process groups use the interface by which a worker reaches the master."""
+    """Ranks listen at the address by which a worker reaches the master."""
     flow, _ = in_meeting("parallel_flow", "make_ddp")
     expected = summary(flow, 3)
-    workers, master = begin(hosts, tmp_path, "parallel_flow:make_ddp", 2, 3, allow_insecure=True)
+    workers, master = begin(hosts, tmp_path, "parallel_flow:make_ddp", 2, 3)
     with workers:
         try:
             assert master.results() == [expected]

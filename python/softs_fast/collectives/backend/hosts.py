@@ -31,6 +31,9 @@ from softs_fast.collectives.serial import SerialThread
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.trust import Der, Place, TlsFiles
 
+#: What ranks of this process show in groups of several hosts; None for the token file of SOFTS_FAST_TOKEN_FILE.
+credentials: Der | None = None
+
 
 def create(options: Any, _: object) -> door.SoftsBackend:
     """Return a rank's part in a new group; ranks of several hosts need the token file of SOFTS_FAST_TOKEN_FILE.
@@ -41,7 +44,7 @@ def create(options: Any, _: object) -> door.SoftsBackend:
         PeerLost: a rank did not come in time.
         SegmentError: no shared memory.
     """
-    return _create(options, Place(()).credentials_or(TlsFiles()).der(), plain=False)
+    return _create(options, credentials or Place(()).credentials_or(TlsFiles()).der(), plain=False)
 
 
 def create_plain(options: Any, _: object) -> door.SoftsBackend:

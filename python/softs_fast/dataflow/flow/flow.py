@@ -164,7 +164,6 @@ class Flow:
         lost_after_s: float = 30.0,
         rejoin_timeout_s: float = 300.0,
         max_restarts: int = 5,
-        allow_insecure: bool = False,
     ) -> Flow:
         """Return a flow of which a launcher starts each worker, as `softs-fast flow worker`; this one is the master.
 
@@ -183,12 +182,10 @@ class Flow:
             rejoin_timeout_s: How long the flow waits for another process of a worker that has left, until that has made its
                 roles: the launcher starts it, or it begins again by itself. 0: a worker that has left is lost.
             max_restarts: Failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
-            allow_insecure: Connect the processes of roles on several workers, although torch checks no token:
-                all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:
-            ConfigError: as `in_processes`; the place or the token file cannot be used; or
-                `allow_insecure` is needed.
+            ConfigError: as `in_processes`; the place or the token file cannot be used; or a role is on several workers,
+                and torch is older than 2.15.
         """
         flow = cls._made_by(function, arguments_of(arguments or {}))
         options = HostOptions(
@@ -198,7 +195,6 @@ class Flow:
             lost_after_s,
             rejoin_timeout_s,
             max_restarts,
-            allow_insecure,
         )
         processes = HostProcesses(flow.declaration, options)
         flow._use(ProcessBackend(flow.declaration, processes, processes))
@@ -215,7 +211,6 @@ class Flow:
         lost_after_s: float = 30.0,
         rejoin_timeout_s: float = 300.0,
         max_restarts: int = 5,
-        allow_insecure: bool = False,
     ) -> Flow:
         """Return a flow of which Ray places each worker, in an actor, and starts it again elsewhere if it is lost.
 
@@ -230,7 +225,6 @@ class Flow:
             lost_after_s: See there.
             rejoin_timeout_s: See there.
             max_restarts: See there.
-            allow_insecure: See there.
 
         Raises:
             ConfigError: as `on_hosts`; or Ray is not installed, or refuses the resources.
@@ -245,7 +239,6 @@ class Flow:
             lost_after_s,
             rejoin_timeout_s,
             max_restarts,
-            allow_insecure,
         )
         processes = RayProcesses(function, given, flow.declaration, options, resources or {})
         flow._use(ProcessBackend(flow.declaration, processes, processes))

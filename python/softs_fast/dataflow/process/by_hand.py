@@ -17,7 +17,7 @@ from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
 from ..link.stream import StreamLimits, join
 from ..store import DataManager, HostLinks
-from .groups import Groups, interface_of
+from .groups import Groups
 from .loop import WorkerLoop
 from .stack import answers_stack
 from .watched_link import WatchedLink
@@ -125,7 +125,7 @@ def serve_worker(
                 groups = None
                 if declared.meeting_port:
                     meeting = (there.numeric[0], declared.meeting_port)
-                    groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
+                    groups = stack.enter_context(Groups(declaration, worker, meeting, credentials))
                 loop = WorkerLoop(worker, declaration, link, store, groups)
                 loop.setup()
             except BaseException as error:

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
-import ipaddress
 import os
-import socket
-import struct
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...errors import ConfigError
+from ...trust import Der
 from ..declare.declaration import Declaration
 from ..declare.ranks import peers_along
 from ..declare.roles import Placement
 from ..declare.sums import RankGroup
 
-__all__ = ["Groups", "has_groups", "interface_of"]
+__all__ = ["Groups", "has_groups"]
 
 #: How long one worker may wait for the others; the master says earlier which ones are missing.
 _MEET = timedelta(minutes=30)
 #: How long workers of a role may wait in `agree` for one that is in an earlier step: deadlines are the master's, and the
 #: end of a process ends the wait.
 _AGREE = timedelta(days=365)
-#: Address, index, bits of the prefix, scope, flags and name of each interface with IPv6.
-_INET6 = Path("/proc/net/if_inet6")
-#: Of <linux/sockios.h>: returns the first address of an interface, in a `struct ifreq`.
-_SIOCGIFADDR = 0x8915
-_IFREQ = struct.Struct("16s24x")
-_ADDRESS_AT = 20
 
 
 def has_groups(declaration: Declaration) -> bool:
@@ -42,31 +31,36 @@ def has_groups(declaration: Declaration) -> bool:
 class Groups:
     """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
 
-    All workers make it, in any order: it is complete when the last one does. Those of one host, which meet in a file, use
-    the backend "softs", from torch 2.15 on; others use gloo, which listens at one network interface, unless
-    GLOO_SOCKET_IFNAME names another one.
+    All workers make it, in any order: it is complete when the last one does. They use the backend "softs"; those of one host, which
+    meet in a file, gloo before torch 2.15.
 
     Args:
         declaration: Declaration of the flow.
         worker: Number of this worker.
         meeting: Path of a file, empty when the first worker opens it, that all workers can open; or host and port of
             a TCPStore.
-        interface: Network interface at which gloo listens.
+        credentials: What workers of several hosts show each other.
 
     Raises:
+        ConfigError: workers meet in a TCPStore, and torch is older than 2.15.
         RuntimeError: a worker did not come, or another process group is there already.
     """
 
     def __init__(
-        self, declaration: Declaration, worker: int, meeting: str | tuple[str, int], interface: str = "lo"
+        self,
+        declaration: Declaration,
+        worker: int,
+        meeting: str | tuple[str, int],
+        credentials: Der | None = None,
     ) -> None:
         # These imports take a second, which flows without such roles need not spend.
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        from ...collectives import host_backend
+        from ...collectives import host_backend, hosts_backend
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        backend = host_backend() if isinstance(meeting, str) else hosts_backend(credentials)
         self._worker = worker
         self._workers = workers = declaration.workers
         store = (
@@ -80,7 +74,7 @@ class Groups:
             # It has been started again: groups keep the processes that they were made of, and its roles need none.
             return
         dist.init_process_group(
-            host_backend() if isinstance(meeting, str) else "gloo",
+            backend,
             store=store,
             rank=workers.index(worker),
             world_size=len(workers),
@@ -145,41 +139,3 @@ class Groups:
 
     def __exit__(self, *args: object) -> None:
         self.close()
-
-
-def interface_of(address: str) -> str:
-    """Return the network interface of this host that has an address.
-
-    Args:
-        address: numeric, IPv4 or IPv6; of IPv4 the first one of its interface.
-
-    Raises:
-        ConfigError: none has it.
-    """
-    wanted = ipaddress.ip_address(address)
-    for _, name in socket.if_nameindex():
-        if wanted in _addresses(name) or (wanted.is_loopback and name == "lo"):
-            return name
-    raise ConfigError(
-        f"no network interface has {address} as its first address, by which this host reaches the master; name one for "
-        "gloo in GLOO_SOCKET_IFNAME"
-    )
-
-
-def _addresses(name: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    found: set[ipaddress.IPv4Address | ipaddress.IPv6Address] = set()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(name.encode()[:15]))
-            found.add(ipaddress.IPv4Address(answer[_ADDRESS_AT : _ADDRESS_AT + 4]))
-        except OSError:
-            pass  # it has none of IPv4
-    try:
-        lines = _INET6.read_text(encoding="ascii").splitlines()
-    except OSError:
-        lines = []  # this host has no IPv6
-    for line in lines:
-        digits, *_, theirs = line.split()
-        if theirs == name:
-            found.add(ipaddress.IPv6Address(bytes.fromhex(digits)))
-    return found

@@ -6,36 +6,13 @@ import socket
 from typing import Any
 
 from ...errors import ConfigError
-from ...trust import Address, check_reachable
-from ..declare.declaration import Declaration
+from ...trust import Address
 
-__all__ = ["HostMeeting", "check_groups"]
-
-
-def check_groups(declaration: Declaration, listen: str, *, is_allowed: bool) -> None:
-    """Check that the roles of a flow that are on several workers may be connected.
-
-    Args:
-        declaration: Declaration of the flow.
-        listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
-        is_allowed: Whether the user has said that connections without authentication are well.
-
-    Raises:
-        ConfigError: other hosts could be connected so, and the user has not said that this is well.
-    """
-    names = ", ".join(role.name for role in declaration.roles if len(role.on) > 1)
-    if names:
-        remedy = (
-            "torch.distributed connects them by gloo and a TCPStore, which check no token: on a network of which all "
-            "machines are trusted, say allow_insecure=True, or have all workers on this host and listen on 127.0.0.1"
-        )
-        listening = Address.parse(listen, "master", "tcp://")
-        what = f"process group of the roles on several workers ({names})"
-        check_reachable(listening, what, insecure=is_allowed, remedy=remedy)
+__all__ = ["HostMeeting"]
 
 
 class HostMeeting:
-    """A TCPStore of torch; it has no authentication.
+    """A TCPStore of torch, which checks no token: it holds where ranks listen, and they prove to each other what they are.
 
     Args:
         listen: Endpoint of the master, `tcp://HOST:PORT`; the store listens at another port of its address.

@@ -19,7 +19,7 @@ from ..process.by_hand import read_credentials
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
-from .host_meeting import HostMeeting, check_groups
+from .host_meeting import HostMeeting
 from .returns import Returns
 
 __all__ = ["HostOptions", "HostProcesses"]
@@ -44,7 +44,6 @@ class HostOptions:
         rejoin_timeout_s: How long another process may take to join with the number of a worker that has left, and to make its
             roles; 0: a worker that has left is lost.
         max_restarts: Failures of a worker in a row after which it is lost.
-        allow_insecure: Whether processes of roles on several workers may be connected by torch between hosts.
 
     Raises:
         ConfigError: a number is out of range.
@@ -56,7 +55,6 @@ class HostOptions:
     lost_after_s: float = 30.0
     rejoin_timeout_s: float = 300.0
     max_restarts: int = 5
-    allow_insecure: bool = False
 
     def __post_init__(self) -> None:
         for name in ("start_timeout_s", "lost_after_s"):
@@ -76,13 +74,18 @@ class HostProcesses:
         options: Options that say how the master waits for the workers.
 
     Raises:
-        ConfigError: the place or the token file cannot be used, or see `check_groups`.
+        ConfigError: the place or the token file cannot be used; or roles are on several workers, and torch is older
+            than 2.15.
     """
 
     def __init__(self, declaration: Declaration, options: HostOptions) -> None:
         place = Place.parse(options.listen, "master", scheme="tcp://")
         self._listen = f"tcp://{place.only_address('master')}"
-        check_groups(declaration, self._listen, is_allowed=options.allow_insecure)
+        if has_groups(declaration):
+            # Before any worker is waited for.
+            from ...collectives import hosts_backend
+
+            hosts_backend(None)
         self._options = options
         self._declaration = declaration
         self._credentials = read_credentials(place, options.token_file)
