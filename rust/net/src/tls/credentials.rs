@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::client::{Resumption, verify_server_name};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
 use rustls::crypto::ring::{default_provider, kx_group};
@@ -15,8 +15,8 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 
 use super::error::TlsError;
@@ -30,9 +30,18 @@ pub const KEY_BYTES: u64 = 1 << 36;
 /// What this host proves, and which CAs it believes.
 #[derive(Clone)]
 pub struct Credentials {
+    /// Of services of which each certificate has the name of a holder.
+    holders: Ends,
+    /// Of [`Service::Mesh`], where ranks may have certificates with names of their own, and a key besides.
+    any_name: Ends,
+    pub(super) key_bytes: u64,
+}
+
+/// What an end demands that dials, and one that accepts.
+#[derive(Clone)]
+struct Ends {
     client: ClientConfig,
     server: ServerConfig,
-    pub(super) key_bytes: u64,
 }
 
 /// Nothing of the key.
@@ -69,28 +78,41 @@ impl Credentials {
         let store = Arc::new(store);
 
         // A peer that connects learns nothing of the CAs.
-        let holders = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
+        let signed = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
             .clear_root_hint_subjects()
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        let mut server = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(Arc::new(Holders(holders)))
-            .with_single_cert(chain.clone(), key.clone_key())?;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.send_tls13_tickets = 0;
+        let signed_server = WebPkiServerVerifier::builder_with_provider(store, provider.clone())
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        let ends = |any_name: bool| -> Result<Ends, Error> {
+            let mut server = ServerConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&TLS13])?
+                .with_client_cert_verifier(Arc::new(Dialler { signed: signed.clone(), any_name }))
+                .with_single_cert(chain.clone(), key.clone_key())?;
+            server.session_storage = Arc::new(NoServerSessionStorage {});
+            server.send_tls13_tickets = 0;
+            let mut client = ClientConfig::builder_with_provider(provider.clone())
+                .with_protocol_versions(&[&TLS13])?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Dialled {
+                    signed: signed_server.clone(),
+                    any_name,
+                }))
+                .with_client_auth_cert(chain.clone(), key.clone_key())?;
+            client.resumption = Resumption::disabled();
+            Ok(Ends { client, server })
+        };
+        Ok(Self { holders: ends(false)?, any_name: ends(true)?, key_bytes: KEY_BYTES })
+    }
 
-        let mut client = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(store)
-            .with_client_auth_cert(chain, key)?;
-        client.resumption = Resumption::disabled();
-        Ok(Self { client, server, key_bytes: KEY_BYTES })
+    fn ends(&self, service: Service) -> &Ends {
+        if service == Service::Mesh { &self.any_name } else { &self.holders }
     }
 
     /// What an end that dials checks at that time.
     pub(super) fn client(&self, service: Service, now: SystemTime) -> Arc<ClientConfig> {
-        let mut config = self.client.clone();
+        let mut config = self.ends(service).client.clone();
         config.alpn_protocols = vec![service.protocol().to_vec()];
         config.time_provider = Arc::new(At::of(now));
         Arc::new(config)
@@ -98,7 +120,7 @@ impl Credentials {
 
     /// What an end that accepts checks at that time.
     pub(super) fn server(&self, service: Service, now: SystemTime) -> Arc<ServerConfig> {
-        let mut config = self.server.clone();
+        let mut config = self.ends(service).server.clone();
         config.alpn_protocols = vec![service.protocol().to_vec()];
         config.time_provider = Arc::new(At::of(now));
         Arc::new(config)
@@ -154,13 +176,16 @@ impl TimeProvider for At {
     }
 }
 
-/// Demands of an end that has dialled what it demands of this one: a certificate of a CA, and the name in it.
+/// Demands of an end that has dialled what [`Dialled`] demands of the other one: a certificate of a CA, and the name in it.
 #[derive(Debug)]
-struct Holders(Arc<dyn ClientCertVerifier>);
+struct Dialler {
+    signed: Arc<dyn ClientCertVerifier>,
+    any_name: bool,
+}
 
-impl ClientCertVerifier for Holders {
+impl ClientCertVerifier for Dialler {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.signed.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -169,8 +194,10 @@ impl ClientCertVerifier for Holders {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
-        verify_server_name(&ParsedCertificate::try_from(certificate)?, &server_name()?)?;
+        let verified = self.signed.verify_client_cert(certificate, intermediates, now)?;
+        if !self.any_name {
+            verify_server_name(&ParsedCertificate::try_from(certificate)?, &server_name()?)?;
+        }
         Ok(verified)
     }
 
@@ -180,7 +207,7 @@ impl ClientCertVerifier for Holders {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        self.signed.verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -189,10 +216,58 @@ impl ClientCertVerifier for Holders {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        self.signed.verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.signed.supported_verify_schemes()
+    }
+}
+
+/// Demands of an end that was dialled a certificate of a CA, and the name in it.
+#[derive(Debug)]
+struct Dialled {
+    signed: Arc<WebPkiServerVerifier>,
+    any_name: bool,
+}
+
+impl ServerCertVerifier for Dialled {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match self.signed.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // It looks at the name last, when all else is right.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.any_name => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
     }
 }

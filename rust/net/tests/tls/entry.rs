@@ -111,6 +111,25 @@ fn a_certificate_of_the_ca_for_another_name_is_refused_by_both_ends() {
 }
 
 #[test]
+fn ranks_of_a_group_may_have_names_of_their_own_and_need_the_ca() {
+    let named = |token| mint(&[token], Issued { name: "another-host", ..VALID }).credentials();
+    let mesh = |dialled: &Credentials, accepted: &Credentials| {
+        [
+            Session::dial(dialled, Service::Mesh, now()).unwrap(),
+            Session::accept(accepted, Service::Mesh, now()).unwrap(),
+        ]
+    };
+    let (own, other) = (named(TOKEN), named(OTHER_TOKEN));
+    for ends in [(&own, &own), (&own, &credentials(&[TOKEN])), (&credentials(&[TOKEN]), &own)] {
+        shake_hands(&mut mesh(ends.0, ends.1)).unwrap();
+    }
+    assert_eq!(refusals(&mut mesh(&own, &other))[0], Some(TlsError::OtherToken));
+    let accepted =
+        meet(stranger(Some(mint(&[OTHER_TOKEN], VALID)), b"softs-mesh/1"), &mut mesh(&own, &own)[1]);
+    assert_eq!(accepted, Some(TlsError::OtherToken));
+}
+
+#[test]
 fn a_host_with_two_tokens_meets_those_that_have_either() {
     let both = credentials(&[NEXT_TOKEN, TOKEN]);
     for one in [credentials(&[TOKEN]), credentials(&[NEXT_TOKEN]), credentials(&[NEXT_TOKEN, TOKEN])] {
