@@ -47,7 +47,7 @@ def connected(rank: int, size: int, folder: str, timeout_s: float = NEVER_S, **o
 
 
 def values(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
-    """Return values of a rank whose sums are rounded, and overflow where integers can."""
+    """Return values of a rank with sums that are rounded, and overflow where they are of integers."""
     generator = torch.Generator().manual_seed(1000 * rank + count)
     return (60 * torch.randn(count, generator=generator)).to(dtype)
 
@@ -270,7 +270,7 @@ def test_a_call_goes_on_when_a_rank_that_was_stopped_does(
         assert running.results() == [True] * 3
 
 
-# --- Who may take part ---
+# --- Meeting ---
 
 
 def meets_with(
