@@ -334,12 +334,12 @@ class Told:
 
 
 def test_a_rank_that_others_do_not_reach_is_named() -> None:
-    there = json.dumps(["tcp://192.0.2.1:5", "00" * 16, False]).encode()
+    there = json.dumps(["tcp://192.0.2.1:5", "00" * 16, False, "process 1"]).encode()
     with pytest.raises(
         ConfigError, match=r"rank 0 listens on loopback, and rank 1 does not; give each host="
     ):
         LinkStrategy().init(0, 2, Told(there))
-    for strange in (b"", b"[]", b'["tcp://192.0.2.1:5", 3, false]'):
+    for strange in (b"", b"[]", b'["tcp://192.0.2.1:5", 3, false, ""]'):
         with pytest.raises(WireError, match="tells no endpoint"):
             LinkStrategy().init(0, 2, Told(strange))
 
