@@ -139,6 +139,7 @@ class Job:
                     "folder of checkpoints"
                 )
             self._parts = Parts(worker, position, batches, state, device, losses, saver)
+            running.callback(self._parts.guard.remove)
             self._running = running.pop_all()
         return self
 

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from ..coordination.job import Report
 from ..coordination.node import TrainingState, WorkerNode
@@ -63,6 +62,10 @@ class Parts:
         #: Losses of the present step; ranks reduce them with the gradients.
         self.losses = losses
         self.feed = Feed()
+        #: Whether the program is in the block of a step.
+        self.is_in_block = False
+        #: Refuses steps of the optimizer there.
+        self.guard = state.optimizer.register_step_pre_hook(self._refuse_step)
         # Of the reports: samples that were trained, the time in which they were waited for, and since when others are.
         self._n_samples, self._waiting_s, self._began_s = 0, 0.0, time.monotonic()
         self._lacks_since_s: float | None = None
@@ -128,25 +131,30 @@ class Parts:
             self._node.tell()
         return bool(self.worker.not_ready)
 
-    def begin(self, step: int, rank: int, size: int) -> None:
-        """Begin a step, from 0, with its place among the ranks."""
-        ledger = self.position.ledger
-        product = ledger.product_of(step)
+    def begin(self, step: int, product: str, numbers: range) -> None:
+        """Begin a step, from 0, with its samples."""
         if product != self.batches.product:
             self.batches.switch(product)
             self._taken.clear()
+        ledger, rank, size = self.position.ledger, self.worker.rank, self.worker.size
         aim = self.feed.begin(ledger, step, rank, size)
         if aim is not None:
             self.batches.aim(*aim)
             self._is_aimed = True
-        numbers = ledger.numbers(step)
         self._taken = {first: one for first, one in self._taken.items() if first in numbers}
+        if (rank, size) != self._place:
+            self._place = (rank, size)
+            self.tell_place(rank, size, ledger.n_micro_batches, self.feed.n_due)
+
+    def _refuse_step(self, optimizer: object, args: object, kwargs: object) -> None:
+        if self.is_in_block:
+            raise ConfigError(
+                "the optimizer makes a step in the block of a step of a job, which applies the gradients of all ranks at its "
+                "end: leave optimizer.step() out"
+            )
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
-        """Log which part of a step this rank has, if that has changed."""
-        if (rank, size) == self._place:
-            return
-        self._place = (rank, size)
+        """Log which part of a step this rank has."""
         if size > n_micro_batches:
             logger.warning(
                 "a step has %d micro-batches, and the job %d ranks: %d of them only wait, and have the weights if another "
@@ -186,22 +194,16 @@ class JobStep:
         self.product = ""
         self.numbers = range(0)
         self.is_committed = False
-        self._n_micro_batches = 1
         self._scale = 1.0
-        self._n_own = self._n_backward = 0
+        self._n_own = self._n_taken = self._n_backward = 0
         self._losses = parts.losses
-        self._has_gradients = False
-        self._guard: RemovableHandle | None = None
+        # A parameter that has a gradient of this step.
+        self._graded: torch.Tensor | None = None
 
     @property
     def was_entered(self) -> bool:
         """Whether it has begun."""
         return self.number > 0
-
-    @property
-    def _n_taken(self) -> int:
-        """Micro-batches that the feed counts as handed out."""
-        return self._n_own - self._parts.feed.n_due
 
     @property
     def loss(self) -> float:
@@ -228,6 +230,7 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
+            self._n_taken += 1
             begin_random(parts.device, parts.position.seed_of(self.number - 1, due.place))
             yield batch
 
@@ -252,10 +255,12 @@ class JobStep:
                 "call it once for each, with the sum of what is to be minimised"
             )
         self._check_gradients()
-        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
-        (loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has. These are
+        # the gradients of `loss * scale`, without its two kernels.
+        loss.backward(torch.full_like(loss, self._scale))  # type: ignore[no-untyped-call]
         self._n_backward += 1
-        self._has_gradients = self._has_gradients or self._finds_gradients()
+        if self._graded is None:
+            self._graded = self._find_graded()
         self._losses.add_(loss.detach())
 
     def __enter__(self) -> Self:
@@ -276,28 +281,25 @@ class JobStep:
 
     def _begin(self) -> None:
         parts, step = self._parts, self.number - 1
-        position, rank, size = parts.position, self._worker.rank, self._worker.size
+        position = parts.position
         if position.committed != step:
             raise ConfigError(
                 f"the weights have {step} steps, and their position in the samples {position.committed}"
             )
         self.product, self.numbers = position.ledger.product_of(step), position.ledger.numbers(step)
-        n = self._n_micro_batches = position.ledger.n_micro_batches
-        self._scale = size / n
+        self._scale = self._worker.size / position.ledger.n_micro_batches
         self._losses.zero_()
-        parts.begin(step, rank, size)
+        parts.begin(step, self.product, self.numbers)
         self._n_own = parts.feed.n_due
-        parts.tell_place(rank, size, n, self._n_own)
-        # Last: a step that has not begun has no end that removes it.
-        self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
+        # Last: a step that has not begun has no end that resets it.
+        parts.is_in_block = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Reduce the gradients, and apply them on all ranks; a rank that was lost is no error."""
         parts, inner = self._parts, self._inner
-        if self._guard is not None:
-            self._guard.remove()
+        parts.is_in_block = False
         if error is None:
             try:
                 self._check_complete()
@@ -327,22 +329,15 @@ class JobStep:
             raise ConfigError(_incomplete(self.number, self._n_backward, self._n_own))
         self._check_gradients()
 
-    def _finds_gradients(self) -> bool:
-        return any(one.grad is not None for one in self._parts.parameters)
+    def _find_graded(self) -> torch.Tensor | None:
+        return next((one for one in self._parts.parameters if one.grad is not None), None)
 
     def _check_gradients(self) -> None:
-        if self._has_gradients and not self._finds_gradients():
+        if self._graded is not None and self._graded.grad is None and self._find_graded() is None:
             raise ConfigError(
                 f"the gradients of {self._n_backward} micro-batches of step {self.number} are gone: call no zero_grad() in "
                 "the block of a step, which begins without gradients"
             )
-
-
-def _refuse_step(optimizer: object, args: object, kwargs: object) -> None:
-    raise ConfigError(
-        "the optimizer makes a step in the block of a step of a job, which applies the gradients of all ranks at its end: "
-        "leave optimizer.step() out"
-    )
 
 
 def _incomplete(number: int, n_backward: int, n: int) -> str:
