@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,11 +16,12 @@ from ..errors import ConfigError, PeerLost
 from ..loader import NumberedBatches
 from .feed import Feed, MicroBatch
 from .group_worker import GroupWorker
+from .ledger import share
 from .position import Position
 from .retained import Retained
 from .saver import Saver
 
-__all__ = ["JobStep", "Parts", "begin_random"]
+__all__ = ["JobStep", "Parts", "random_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Parts:
         self.parameters = list(state.model.parameters())
         self.position = position
         self.batches = batches
-        self.device = device
+        self.begin_random = random_of(device)
         self.saver = saver
         #: Losses of the present step; ranks reduce them with the gradients.
         self.losses = losses
@@ -142,9 +143,7 @@ class Parts:
             self.batches.aim(*aim)
             self._is_aimed = True
         self._taken = {first: one for first, one in self._taken.items() if first in numbers}
-        if (rank, size) != self._place:
-            self._place = (rank, size)
-            self.tell_place(rank, size, ledger.n_micro_batches, self.feed.n_due)
+        self.tell_place(rank, size, ledger.n_micro_batches, self.feed.n_due)
 
     def _refuse_step(self, optimizer: object, args: object, kwargs: object) -> None:
         if self.is_in_block:
@@ -154,7 +153,10 @@ class Parts:
             )
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
-        """Log which part of a step this rank has."""
+        """Log which part of a step this rank has, if that has changed."""
+        if (rank, size) == self._place:
+            return
+        self._place = (rank, size)
         if size > n_micro_batches:
             logger.warning(
                 "a step has %d micro-batches, and the job %d ranks: %d of them only wait, and have the weights if another "
@@ -195,6 +197,8 @@ class JobStep:
         self.numbers = range(0)
         self.is_committed = False
         self._scale = 1.0
+        # Of this rank's micro-batches.
+        self._seeds: list[int] = []
         self._n_own = self._n_taken = self._n_backward = 0
         self._losses = parts.losses
         # A parameter that has a gradient of this step.
@@ -230,8 +234,8 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
+            parts.begin_random(self._seeds[self._n_taken])
             self._n_taken += 1
-            begin_random(parts.device, parts.position.seed_of(self.number - 1, due.place))
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -258,10 +262,10 @@ class JobStep:
         # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has. These are
         # the gradients of `loss * scale`, without its two kernels.
         loss.backward(torch.full_like(loss, self._scale))  # type: ignore[no-untyped-call]
-        self._n_backward += 1
         if self._graded is None:
             self._graded = self._find_graded()
-        self._losses.add_(loss.detach())
+        (self._losses.add_ if self._n_backward else self._losses.copy_)(loss.detach())
+        self._n_backward += 1
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -287,10 +291,13 @@ class JobStep:
                 f"the weights have {step} steps, and their position in the samples {position.committed}"
             )
         self.product, self.numbers = position.ledger.product_of(step), position.ledger.numbers(step)
-        self._scale = self._worker.size / position.ledger.n_micro_batches
-        self._losses.zero_()
+        rank, size, n = self._worker.rank, self._worker.size, position.ledger.n_micro_batches
+        self._scale = size / n
+        self._seeds = [position.seed_of(step, place) for place in share(n, rank, size)]
         parts.begin(step, self.product, self.numbers)
         self._n_own = parts.feed.n_due
+        if not self._n_own:
+            self._losses.zero_()
         # Last: a step that has not begun has no end that resets it.
         parts.is_in_block = True
 
@@ -303,16 +310,12 @@ class JobStep:
         if error is None:
             try:
                 self._check_complete()
-                # As of the gradients, ranks reduce the mean.
-                self._losses.mul_(self._scale)
-            except (ConfigError, RuntimeError) as failure:  # of the device, too: others must learn of it
+            except ConfigError as failure:  # others must learn of it
                 error = failure
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:
             self.is_committed = inner.is_committed
-            # The next step begins with none.
-            self._losses = self._losses.clone()
             if self.is_committed:
                 parts.feed.committed()
                 if parts.saver is not None:
@@ -320,6 +323,8 @@ class JobStep:
             else:
                 parts.feed.fenced()
                 parts.feed.dropped()
+            # Ranks have the mean of their sums. Last: a device may refuse it.
+            self._losses = self._losses * self._scale
         if error is not None and kind is None and not is_taken:
             raise error
         return is_taken
@@ -347,12 +352,14 @@ def _incomplete(number: int, n_backward: int, n: int) -> str:
     )
 
 
-def begin_random(device: torch.device, seed: int) -> None:
-    """Begin the random numbers of the CPU and of a device anew.
+def random_of(device: torch.device) -> Callable[[int], object]:
+    """Return what begins the random numbers of the CPU and of a device anew, with a seed.
 
     `torch.manual_seed` also keeps a call, with its stack, for each kind of device that is not used: 1 ms, and memory that is
     never freed.
     """
-    torch.default_generator.manual_seed(seed)
-    if device.type not in ("cpu", "meta"):
-        getattr(torch, device.type).manual_seed_all(seed)
+    on_cpu = torch.default_generator.manual_seed
+    if device.type in ("cpu", "meta"):
+        return on_cpu
+    on_device = getattr(torch, device.type).manual_seed_all
+    return lambda seed: (on_cpu(seed), on_device(seed))
