@@ -136,6 +136,11 @@ def give_losses_of_samples(step: Any, student: Student) -> None:
         step.backward(student.loss(batch).reshape(1))
 
 
+def give_complex_losses(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        step.backward(student.loss(batch) * 1j)
+
+
 def begin_gradients_anew(step: Any, student: Student) -> None:
     for batch in step.batches():
         student.optimizer.zero_grad()
@@ -169,7 +174,8 @@ def train_nothing(step: Any, student: Student) -> None:
         (leave_out_a_loss, "step 1 has the gradients of 0 of 1 micro-batches"),
         (leave_out_a_batch, "step 1 has the gradients of 1 of 11 micro-batches"),
         (give_two_losses, "is called another time"),
-        (give_losses_of_samples, r"a loss must be one number, a tensor of shape \[\], got shape \[1\]"),
+        (give_losses_of_samples, r"a loss must be one real number, a tensor of shape \[\], got shape \[1\]"),
+        (give_complex_losses, r"a loss must be one real number.*got shape \[\] of torch\.complex64"),
         (begin_gradients_anew, "the gradients of 1 micro-batches of step 1 are gone: call no zero_grad"),
         (drop_gradients_at_the_end, "the gradients of 11 micro-batches of step 1 are gone"),
         (apply_gradients, r"leave optimizer\.step\(\) out"),

@@ -247,10 +247,11 @@ class JobStep:
         Raises:
             ConfigError: It is no such loss, or the micro-batch has had its loss.
         """
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        if not isinstance(loss, torch.Tensor) or loss.dim() or loss.is_complex():
+            is_tensor = isinstance(loss, torch.Tensor)
+            found = f"shape {list(loss.shape)} of {loss.dtype}" if is_tensor else type(loss).__name__
             raise ConfigError(
-                f"a loss must be one number, a tensor of shape [], got {found}: give the mean over the samples, such as "
+                f"a loss must be one real number, a tensor of shape [], got {found}: give the mean over the samples, such as "
                 "loss.mean()"
             )
         if self._n_backward == self._n_taken:
