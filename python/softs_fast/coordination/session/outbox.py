@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 __all__ = ["STEP_S", "Outbox"]
 
-#: Between two steps that are sent, seconds at least. Each takes the interpreter from the thread that trains for half a
-#: millisecond and more, which is much of a short step; people who read the status do not see the difference.
+#: Shortest time between two steps that are sent, seconds. Each takes the interpreter from the thread that trains for half a
+#: millisecond and more, which is much of a short step; a status on a screen looks the same.
 STEP_S = 0.1
 
 
