@@ -24,11 +24,6 @@ class Aim(NamedTuple):
         """Return the number at a place."""
         return self.start + place // self.run * self.stride + place % self.run
 
-    def place(self, number: int) -> int:
-        """Return the place of one of the numbers."""
-        runs, rest = divmod(number - self.start, self.stride)
-        return runs * self.run + rest
-
 
 class MicroBatch(NamedTuple):
     """A micro-batch of a step.
@@ -66,8 +61,7 @@ class Feed:
     @property
     def place(self) -> int:
         """Where the stream must be for the micro-batch that is due: a place of its aim."""
-        assert self._aim is not None, "no micro-batch is due"
-        return self._aim.place(self._due[0].numbers.start)
+        return self._n_taken
 
     @property
     def n_due(self) -> int:
@@ -101,8 +95,9 @@ class Feed:
         # A run that was left in its midst would go on with numbers of another step.
         if (
             at is not None
+            and at[1:] == aim[1:]
             and self._n_taken % at.run == 0
-            and at._replace(start=at.number(self._n_taken)) == aim
+            and at.number(self._n_taken) == aim.start
         ):
             return None
         self._aim, self._n_taken = aim, 0

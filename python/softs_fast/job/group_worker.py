@@ -106,9 +106,11 @@ class GroupStep:
         except BaseException:
             self._drop()
             raise
-        worker.ended_by = f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
-        worker.state.apply()
-        worker.ended_by = ""
+        try:
+            worker.state.apply()
+        except BaseException:
+            worker.ended_by = f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
+            raise
         worker.committed += 1
         self.is_committed = True
         return True

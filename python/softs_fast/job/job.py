@@ -139,6 +139,7 @@ class Job:
                     "folder of checkpoints"
                 )
             self._parts = Parts(worker, position, batches, state, device, losses, saver)
+            running.callback(self._parts.guard.remove)
             self._running = running.pop_all()
         return self
 
@@ -198,7 +199,8 @@ class Job:
         """
         parts = self._begun
         worker = parts.worker
-        while worker.committed < whole_number("n_steps", n_steps, 0):
+        n_steps = whole_number("n_steps", n_steps, 0)
+        while worker.committed < n_steps:
             if worker.is_leaving:
                 raise PeerLost(f"this process has {worker.committed} of {n_steps} steps: {worker.not_ready}")
             step = JobStep(parts)

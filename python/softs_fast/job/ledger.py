@@ -49,7 +49,11 @@ class Ledger:
 
     def product_of(self, step: int) -> str:
         """Return the product of a step; steps count from 0."""
-        return [self.product, *(product for begin, product in self.switches if begin <= step)][-1]
+        product = self.product
+        for begin, other in self.switches:
+            if begin <= step:
+                product = other
+        return product
 
     def numbers(self, step: int) -> range:
         """Return the numbers that a step owns, those of its product; a product goes on where its last step ended."""

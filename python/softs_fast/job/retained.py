@@ -34,9 +34,10 @@ class Retained:
 
     def _counts(self) -> list[int] | None:
         """Return numbers that change with each write; None if there is a tensor that counts none."""
-        if any(one.is_inference() for one in self._tensors):
+        try:
+            return [one._version for one in self._tensors]
+        except RuntimeError:  # of inference mode
             return None
-        return [one._version for one in self._tensors]
 
 
 def _detached(batch: Any, tensors: list[torch.Tensor]) -> Any:
@@ -46,6 +47,8 @@ def _detached(batch: Any, tensors: list[torch.Tensor]) -> Any:
         return tensors[-1]
     if isinstance(batch, Mapping):
         found = {name: _detached(one, tensors) for name, one in batch.items()}
+        if type(batch) is dict:
+            return found
         if not isinstance(batch, MutableMapping):
             return batch
         other = copy.copy(batch)

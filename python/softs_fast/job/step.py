@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from ..coordination.job import Report
 from ..coordination.node import TrainingState, WorkerNode
@@ -17,11 +16,12 @@ from ..errors import ConfigError, PeerLost
 from ..loader import NumberedBatches
 from .feed import Feed, MicroBatch
 from .group_worker import GroupWorker
+from .ledger import share
 from .position import Position
 from .retained import Retained
 from .saver import Saver
 
-__all__ = ["JobStep", "Parts", "begin_random"]
+__all__ = ["JobStep", "Parts", "random_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +58,15 @@ class Parts:
         self.parameters = list(state.model.parameters())
         self.position = position
         self.batches = batches
-        self.device = device
+        self.begin_random = random_of(device)
         self.saver = saver
         #: Losses of the present step; ranks reduce them with the gradients.
         self.losses = losses
         self.feed = Feed()
+        #: Whether the program is in the block of a step.
+        self.is_in_block = False
+        #: Refuses steps of the optimizer there.
+        self.guard = state.optimizer.register_step_pre_hook(self._refuse_step)
         # Of the reports: samples that were trained, the time in which they were waited for, and since when others are.
         self._n_samples, self._waiting_s, self._began_s = 0, 0.0, time.monotonic()
         self._lacks_since_s: float | None = None
@@ -128,19 +132,25 @@ class Parts:
             self._node.tell()
         return bool(self.worker.not_ready)
 
-    def begin(self, step: int, rank: int, size: int) -> None:
-        """Begin a step, from 0, with its place among the ranks."""
-        ledger = self.position.ledger
-        product = ledger.product_of(step)
+    def begin(self, step: int, product: str, numbers: range) -> None:
+        """Begin a step, from 0, with its samples."""
         if product != self.batches.product:
             self.batches.switch(product)
             self._taken.clear()
+        ledger, rank, size = self.position.ledger, self.worker.rank, self.worker.size
         aim = self.feed.begin(ledger, step, rank, size)
         if aim is not None:
             self.batches.aim(*aim)
             self._is_aimed = True
-        numbers = ledger.numbers(step)
         self._taken = {first: one for first, one in self._taken.items() if first in numbers}
+        self.tell_place(rank, size, ledger.n_micro_batches, self.feed.n_due)
+
+    def _refuse_step(self, optimizer: object, args: object, kwargs: object) -> None:
+        if self.is_in_block:
+            raise ConfigError(
+                "the optimizer makes a step in the block of a step of a job, which applies the gradients of all ranks at its "
+                "end: leave optimizer.step() out"
+            )
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
         """Log which part of a step this rank has, if that has changed."""
@@ -186,22 +196,18 @@ class JobStep:
         self.product = ""
         self.numbers = range(0)
         self.is_committed = False
-        self._n_micro_batches = 1
         self._scale = 1.0
-        self._n_own = self._n_backward = 0
+        # Of this rank's micro-batches.
+        self._seeds: list[int] = []
+        self._n_own = self._n_taken = self._n_backward = 0
         self._losses = parts.losses
-        self._has_gradients = False
-        self._guard: RemovableHandle | None = None
+        # A parameter that has a gradient of this step.
+        self._graded: torch.Tensor | None = None
 
     @property
     def was_entered(self) -> bool:
         """Whether it has begun."""
         return self.number > 0
-
-    @property
-    def _n_taken(self) -> int:
-        """Micro-batches that the feed counts as handed out."""
-        return self._n_own - self._parts.feed.n_due
 
     @property
     def loss(self) -> float:
@@ -228,7 +234,8 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
-            begin_random(parts.device, parts.position.seed_of(self.number - 1, due.place))
+            parts.begin_random(self._seeds[self._n_taken])
+            self._n_taken += 1
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -240,10 +247,11 @@ class JobStep:
         Raises:
             ConfigError: It is no such loss, or the micro-batch has had its loss.
         """
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        if not isinstance(loss, torch.Tensor) or loss.dim() or loss.is_complex():
+            is_tensor = isinstance(loss, torch.Tensor)
+            found = f"shape {list(loss.shape)} of {loss.dtype}" if is_tensor else type(loss).__name__
             raise ConfigError(
-                f"a loss must be one number, a tensor of shape [], got {found}: give the mean over the samples, such as "
+                f"a loss must be one real number, a tensor of shape [], got {found}: give the mean over the samples, such as "
                 "loss.mean()"
             )
         if self._n_backward == self._n_taken:
@@ -252,11 +260,13 @@ class JobStep:
                 "call it once for each, with the sum of what is to be minimised"
             )
         self._check_gradients()
-        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
-        (loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has. These are
+        # the gradients of `loss * scale`, without its two kernels.
+        loss.backward(torch.full_like(loss, self._scale))  # type: ignore[no-untyped-call]
+        if self._graded is None:
+            self._graded = self._find_graded()
+        (self._losses.add_ if self._n_backward else self._losses.copy_)(loss.detach())
         self._n_backward += 1
-        self._has_gradients = self._has_gradients or self._finds_gradients()
-        self._losses.add_(loss.detach())
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -276,41 +286,37 @@ class JobStep:
 
     def _begin(self) -> None:
         parts, step = self._parts, self.number - 1
-        position, rank, size = parts.position, self._worker.rank, self._worker.size
+        position = parts.position
         if position.committed != step:
             raise ConfigError(
                 f"the weights have {step} steps, and their position in the samples {position.committed}"
             )
         self.product, self.numbers = position.ledger.product_of(step), position.ledger.numbers(step)
-        n = self._n_micro_batches = position.ledger.n_micro_batches
+        rank, size, n = self._worker.rank, self._worker.size, position.ledger.n_micro_batches
         self._scale = size / n
-        self._losses.zero_()
-        parts.begin(step, rank, size)
+        self._seeds = [position.seed_of(step, place) for place in share(n, rank, size)]
+        parts.begin(step, self.product, self.numbers)
         self._n_own = parts.feed.n_due
-        parts.tell_place(rank, size, n, self._n_own)
-        # Last: a step that has not begun has no end that removes it.
-        self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
+        if not self._n_own:
+            self._losses.zero_()
+        # Last: a step that has not begun has no end that resets it.
+        parts.is_in_block = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Reduce the gradients, and apply them on all ranks; a rank that was lost is no error."""
         parts, inner = self._parts, self._inner
-        if self._guard is not None:
-            self._guard.remove()
+        parts.is_in_block = False
         if error is None:
             try:
                 self._check_complete()
-                # As of the gradients, ranks reduce the mean.
-                self._losses.mul_(self._scale)
-            except (ConfigError, RuntimeError) as failure:  # of the device, too: others must learn of it
+            except ConfigError as failure:  # others must learn of it
                 error = failure
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:
             self.is_committed = inner.is_committed
-            # The next step begins with none.
-            self._losses = self._losses.clone()
             if self.is_committed:
                 parts.feed.committed()
                 if parts.saver is not None:
@@ -318,6 +324,8 @@ class JobStep:
             else:
                 parts.feed.fenced()
                 parts.feed.dropped()
+            # Ranks have the mean of their sums. Last: a device may refuse it.
+            self._losses = self._losses * self._scale
         if error is not None and kind is None and not is_taken:
             raise error
         return is_taken
@@ -327,22 +335,15 @@ class JobStep:
             raise ConfigError(_incomplete(self.number, self._n_backward, self._n_own))
         self._check_gradients()
 
-    def _finds_gradients(self) -> bool:
-        return any(one.grad is not None for one in self._parts.parameters)
+    def _find_graded(self) -> torch.Tensor | None:
+        return next((one for one in self._parts.parameters if one.grad is not None), None)
 
     def _check_gradients(self) -> None:
-        if self._has_gradients and not self._finds_gradients():
+        if self._graded is not None and self._graded.grad is None and self._find_graded() is None:
             raise ConfigError(
                 f"the gradients of {self._n_backward} micro-batches of step {self.number} are gone: call no zero_grad() in "
                 "the block of a step, which begins without gradients"
             )
-
-
-def _refuse_step(optimizer: object, args: object, kwargs: object) -> None:
-    raise ConfigError(
-        "the optimizer makes a step in the block of a step of a job, which applies the gradients of all ranks at its end: "
-        "leave optimizer.step() out"
-    )
 
 
 def _incomplete(number: int, n_backward: int, n: int) -> str:
@@ -352,12 +353,14 @@ def _incomplete(number: int, n_backward: int, n: int) -> str:
     )
 
 
-def begin_random(device: torch.device, seed: int) -> None:
-    """Begin the random numbers of the CPU and of a device anew.
+def random_of(device: torch.device) -> Callable[[int], object]:
+    """Return what begins the random numbers of the CPU and of a device anew, with a seed.
 
     `torch.manual_seed` also keeps a call, with its stack, for each kind of device that is not used: 1 ms, and memory that is
     never freed.
     """
-    torch.default_generator.manual_seed(seed)
-    if device.type not in ("cpu", "meta"):
-        getattr(torch, device.type).manual_seed_all(seed)
+    on_cpu = torch.default_generator.manual_seed
+    if device.type in ("cpu", "meta"):
+        return on_cpu
+    on_device = getattr(torch, device.type).manual_seed_all
+    return lambda seed: (on_cpu(seed), on_device(seed))

@@ -22,7 +22,7 @@ from .job import check_launched, checked_position
 from .live_data import LiveData
 from .peers import Peers
 from .saver import tell_unwritten
-from .step import begin_random
+from .step import random_of
 
 __all__ = ["JobCallback"]
 
@@ -59,7 +59,7 @@ class JobCallback(TrainerCallback):
         self._position = checked_position(name, data, checkpoints, seed)
         self._name, self._data, self._checkpoints = name, data, checkpoints
         self.resume_path: str | None = None
-        self._device = torch.device("cpu")
+        self._begin_random = random_of(torch.device("cpu"))
         self._feed = Feed()
         # Steps of which batches were handed out, and at the end of the training.
         self._n_begun, self._n_steps = 0, 0
@@ -146,7 +146,7 @@ class JobCallback(TrainerCallback):
             while (due := feed.due) is not None:
                 batch = batches.take(lambda: False)
                 feed.took()
-                begin_random(self._device, position.seed_of(step, due.place))
+                self._begin_random(position.seed_of(step, due.place))
                 yield batch
             feed.committed()
 
@@ -193,7 +193,7 @@ class JobCallback(TrainerCallback):
                 f"output_dir={args.output_dir!r} and the folder of checkpoints, {self._checkpoints.path}, are on two file "
                 "systems, so a checkpoint cannot be moved: choose folders of one"
             )
-        self._n_steps, self._device = state.max_steps, args.device
+        self._n_steps, self._begin_random = state.max_steps, random_of(args.device)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count a step, and have the Trainer write a checkpoint if one is due.

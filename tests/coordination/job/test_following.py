@@ -219,6 +219,24 @@ def test_of_a_worker_that_connects_again_the_copy_begins_anew() -> None:
     assert driven.last("d", Follow).number == number + 2
 
 
+def test_a_source_with_a_connection_that_comes_and_goes_keeps_no_worker_out() -> None:
+    """Each copy takes longer than a connection lasts."""
+    driven = job()
+    join(driven, "d")
+    for step in range(60):
+        if planned(driven):
+            break
+        for name in "abc":
+            driven.begin(name, step)
+        driven.wait(1.0)
+        driven.gone("c")
+        driven.hello("c", can_follow=True, engine_boot=77, engine_epoch=1)
+    assert driven.last("a", Fence).cause == "joined"
+    members_ready(driven, step, *"abc")
+    table = driven.last("d", Table)
+    assert (len(table.members), table.followers) == (4, ())
+
+
 def test_copies_of_a_coordinator_that_takes_over_have_other_numbers() -> None:
     driven = job()
     join(driven, "d")

@@ -113,7 +113,14 @@ def followers(state: State) -> list[Worker]:
 def drop_copy_of(state: State, worker: Worker) -> None:
     """Drop the copy of a worker that is connected anew: what was said of it last may be lost."""
     if state.following is not None and _takes_part(worker, state.following.follow.table):
-        state.following = None
+        _drop(state, state.following)
+
+
+def _drop(state: State, following: Following) -> None:
+    """Have a copy begin anew, once in an epoch: then members wait for another one, or a worker might never join."""
+    following.has_failed = state.has_copied_again
+    if not state.has_copied_again:
+        state.following, state.has_copied_again = None, True
 
 
 def _takes_part(worker: Worker, table: Table) -> bool:
@@ -136,9 +143,10 @@ def note(state: State, worker: Worker, message: Followed | Unfollowed) -> None:
     if isinstance(message, Unfollowed):
         # A source gives up on a follower that is stopped, and members that waited for it would stand still. Another copy
         # waits in their place: nothing of it is sent until all followers are there.
-        if state.is_member(worker) and not state.has_copied_again:
-            state.following, state.has_copied_again = None, True
-        following.has_failed = True
+        if state.is_member(worker):
+            _drop(state, following)
+        else:
+            following.has_failed = True
         state.log(
             f"{worker.name} cannot copy, or serve, the state while the members go on: {message.text}",
             is_warning=True,

@@ -83,7 +83,7 @@ class State:
         joined_since_s: Time since which there are more workers than the open epoch has members.
         following: Copy of the state to workers that are to be admitted; None without one.
         n_follows: Number of such copies so far.
-        has_copied_again: Whether a source has ended such a copy of the open epoch, so that another one has begun.
+        has_copied_again: Whether such a copy of the open epoch was dropped, so that another one has begun.
         boots: Boots of this training: those under which its epochs were opened, the latest last.
         newcomers: Processes that wait for the end of a connection, by the number of their own connection.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import random
 import threading
 import time
@@ -16,7 +15,7 @@ from ...process import check_process
 from ...trust import Address, Der, Outage, Place, UnknownHostError
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
-from ..job.messages import FromWorker, Hello, Refused, ToWorker
+from ..job.messages import FromWorker, Hello, Refused, Step, ToWorker
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire import requests
@@ -24,6 +23,7 @@ from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
 from .calls import call
 from .channels import error_of, open_channel
+from .outbox import Outbox
 
 __all__ = ["ORPHAN_S", "Listener", "Session"]
 
@@ -159,7 +159,8 @@ class Session:
         data = FROM_WORKER.encode(message)
         with self._lock:
             if self._connection is not None:
-                self._connection.outbox.put(data)
+                outbox = self._connection.outbox
+                (outbox.put_step if isinstance(message, Step) else outbox.put)(data)
 
     def request(self, request: Request, timeout_s: float) -> Any:
         """Send a request on the present connection, and return its answer.
@@ -295,13 +296,13 @@ class _End:
 
 
 class _Connection:
-    """A channel with the stream of a worker; `outbox` ends with None."""
+    """A channel with the stream of a worker."""
 
     def __init__(self, channel: Any, hello: bytes) -> None:
         self.channel = channel
-        self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.outbox = Outbox()
         self.outbox.put(hello)
-        self.call = channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None))
+        self.call = channel.stream_stream(requests.SESSION)(iter(self.outbox))
 
     def close(self) -> None:
         """End the stream; the thread that takes from the outbox ends, too."""
