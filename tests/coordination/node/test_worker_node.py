@@ -11,9 +11,7 @@ from trainers import Start, by_engine, check, check_steps, until_size
 
 
 # With memory it is one of the random kills.
-@pytest.mark.parametrize(
-    ("engine", "number"), [("link", 3), ("link", 0), ("nodes", 0)], indirect=["engine"]
-)
+@pytest.mark.parametrize(("engine", "number"), [("link", 3), ("link", 0), ("nodes", 0)], indirect=["engine"])
 def test_a_worker_that_is_killed_and_started_again(
     cluster: Cluster, start: Start, number: int, tmp_path: Path
 ) -> None:
