@@ -333,6 +333,25 @@ class Told:
         pass
 
 
+def meets_by_name(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    """Rank 0 looks up the name of its own host as loopback, as on many systems."""
+    network = Address.parse("192.0.2.1:1", "any other host").own_side()
+    link_engine._own_side = lambda store: "127.0.1.1" if rank == 0 else network  # type: ignore[assignment]
+    with LinkStrategy(plain=True, timeout_s=20).init(rank, size, folder) as strategy:
+        strategy.barrier()
+        engine = strategy.engine
+        assert isinstance(engine, LinkEngine)
+        return engine.host
+
+
+def test_a_rank_of_a_host_that_knows_itself_by_loopback_listens_where_others_reach_it(tmp_path: Path) -> None:
+    try:
+        network = Address.parse("192.0.2.1:1", "any other host").own_side()
+    except ConfigError as error:
+        pytest.skip(f"no way to other hosts: {error}")
+    assert ranks.run(meets_by_name, 3, str(tmp_path)) == [network] * 3
+
+
 def test_a_rank_that_others_do_not_reach_is_named() -> None:
     there = json.dumps(["tcp://192.0.2.1:5", "00" * 16, False, "process 1"]).encode()
     with pytest.raises(

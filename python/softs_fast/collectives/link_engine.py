@@ -57,6 +57,7 @@ class LinkEngine(Engine):
     Attributes:
         timeout_s: Seconds that a call waits while no byte comes.
         name: Text that the ranks of this group have, and those of no other.
+        host: Address of this host at which the others reach it.
 
     Source: direct reduce-scatter and all-gather, own; see docs/collectives.md.
     """
@@ -67,7 +68,7 @@ class LinkEngine(Engine):
         super().__init__(rank, size, reasons)
         self._mesh = mesh
         self.timeout_s = timeout_s
-        self.name = ""
+        self.name = self.host = ""
         self._processes: list[str] = []
         self._others = [other for other in range(size) if other != rank]
         # What comes from others before it is reduced; kept from call to call.
@@ -110,10 +111,22 @@ class LinkEngine(Engine):
         meeting = as_rendezvous(place, rank, size, name=name, timeout_s=connect_s)
         store = store_of(meeting)
         mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
+        proves, process = (
+            credentials is not None,
+            f"process {os.getpid()} on {platform.node()[:_LONGEST_HOST]}",
+        )
         try:
-            process = f"process {os.getpid()} on {platform.node()[:_LONGEST_HOST]}"
-            own = Offer(mesh.endpoint, mesh.key, credentials is not None, process)
+            own = Offer(mesh.endpoint, mesh.key, proves, process)
             offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
+            others = [offer for offer in offers if not offer.is_on_loopback]
+            if 0 < len(others) < size:
+                # On the host of the store its name may stand for loopback.
+                if host is None and own.is_on_loopback and (proves or plain):
+                    mesh.shut_down()
+                    host = Address.parse(others[0].endpoint, "a rank", "tcp://").own_side()
+                    mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
+                    own = Offer(mesh.endpoint, mesh.key, proves, process)
+                offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
             _check_alike(offers)
             mesh.join(rank, [(offer.endpoint, offer.key) for offer in offers], connect_s)
         except BaseException as error:
@@ -125,7 +138,7 @@ class LinkEngine(Engine):
         # All are connected, so all have read what is in the store.
         meeting.close()
         engine = cls(mesh, rank, size, timeout_s, None if store is None else Reasons(store, group))
-        engine.name = group
+        engine.name, engine.host = group, own.host
         engine._processes = [offer.process for offer in offers]
         return engine
 
@@ -315,6 +328,16 @@ class Offer(NamedTuple):
         except (ValueError, TypeError) as error:
             raise WireError(f"a rank tells no endpoint: {error}") from None
 
+    @property
+    def host(self) -> str:
+        """Host of the endpoint."""
+        return Address.split(self.endpoint, "a rank", "tcp://")[0]
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether other hosts cannot reach it."""
+        return is_loopback(self.host)
+
     def text(self) -> bytes:
         """Return the text for other ranks."""
         return json.dumps([self.endpoint, self.key.hex(), self.proves, self.process]).encode()
@@ -386,7 +409,7 @@ def _check_alike(offers: Sequence[Offer]) -> None:
         (
             "listens on loopback",
             "give each host=, its address on the network of all",
-            [is_loopback(Address.split(offer.endpoint, "a rank", "tcp://")[0]) for offer in offers],
+            [offer.is_on_loopback for offer in offers],
         ),
     ):
         if len(set(found)) > 1:

@@ -87,7 +87,7 @@ def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.Softs
         TorchStore(options.store),
         f"softs.messages.{engine.name}",
         rank,
-        lambda: listen(store, "messages", credentials=credentials, plain=plain),
+        lambda: listen(store, "messages", host=engine.host, credentials=credentials, plain=plain),
         timeout_s,
     )
 

@@ -2,8 +2,8 @@
 
 use crate::framing::{Fields, MessageError};
 
-/// Random bytes that a rank tells the others where they meet. Who connects shows those of the rank that it looks for,
-/// and is shown its own: a connection of another group, or of none, has neither.
+/// Random bytes that a rank tells the others where they meet. One that connects shows those of the rank that it looks
+/// for, and is shown its own: a connection of another group, or of none, has neither.
 pub type Key = [u8; 16];
 
 /// Bytes of a greeting.

@@ -1,6 +1,7 @@
 //! [`Incoming`]: bytes of a peer to messages in memory of the caller.
 
-use super::HEADER_BYTES;
+/// What comes before a message: its length. That of a ping is 0.
+pub const HEADER_BYTES: usize = 8;
 
 /// The peer sends another message than the one that is expected: the ranks make different calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,8 +9,5 @@ mod incoming;
 mod outgoing;
 
 pub use greeting::{GREETING_BYTES, Greeting, Key};
-pub use incoming::{Incoming, Wrong};
+pub use incoming::{HEADER_BYTES, Incoming, Wrong};
 pub use outgoing::{Outgoing, Part};
-
-/// What comes before a message: its length. That of a ping is 0.
-pub const HEADER_BYTES: usize = 8;

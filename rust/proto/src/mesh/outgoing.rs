@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::HEADER_BYTES;
+use super::incoming::HEADER_BYTES;
 
 /// Bytes that are to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
