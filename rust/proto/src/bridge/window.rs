@@ -7,8 +7,8 @@
 //! time is one without them. At the beginning, while the rate rises, the window held it up: then it is four times what
 //! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands. A burst is what arrives at
 //! once beyond the rate, as the samples of one call of a supplier do: without as many more, the next call would find
-//! only some of them, and the rate would fall with each. It counts for 10 s after it was taken for as long, but not while
-//! queues are emptied, and not beyond what the client can spare for this host.
+//! only some of them, and the rate would fall with each. The largest of the last 10 to 20 s counts, where other hosts have
+//! suppliers after the first 10 s; but not while queues are emptied, and not beyond what the client can spare for this host.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ pub(super) struct Window {
     /// Samples of the burst that arrives, and its beginning.
     burst: u32,
     burst_began: Option<Instant>,
-    /// The largest burst, in the memory that is filled and in the one before, which counts.
+    /// The largest burst, in the memory that is filled and in the one before.
     bursts: [f64; 2],
     /// Suppliers at the last measurement.
     suppliers: u32,
@@ -134,7 +134,10 @@ impl Window {
         let justified = match is_draining {
             true => self.rate * least.as_secs_f64() * DRAINING_RESERVE,
             false => {
-                let with_burst = self.measured + self.bursts[1];
+                // While many hosts join, samples come in bursts that say nothing about calls.
+                let is_alone = u64::from(offer.suppliers) >= n_suppliers;
+                let burst = if is_alone { self.bursts[0].max(self.bursts[1]) } else { self.bursts[1] };
+                let with_burst = self.measured + burst;
                 self.measured.max(with_burst.min(spare(offer.suppliers, n_suppliers, share)))
             }
         };
