@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import factories
 import pytest
 from segments import made_by, sweep_until
 from shell import Command, Run
-from waiting import eventually
+from waiting import eventually, free_ports
 
 import softs_fast as sf
 from softs_fast.fleet.factory import NamedFactory
@@ -76,6 +77,42 @@ def test_workers_serve_a_broker_until_the_leader_stops_them(
         student.stop_workers()
         out, errors = workers.communicate(timeout=40)
         assert (workers.returncode, out, errors) == (0, "", "")
+
+
+def test_the_variables_may_name_hosts_of_which_the_first_is_gone(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("FRONTEND", "BACKEND", "CONTROL", "CONTROL_PUB")
+    ports = free_ports(8)
+    pairs = [f"tcp://127.0.0.1:{ports[at]},127.0.0.1:{ports[at + 1]}" for at in range(0, 8, 2)]
+    for name, pair in zip(names, pairs, strict=True):
+        monkeypatch.setenv(f"SOFTS_FAST_{name}", pair)
+    ends, control = (
+        sf.EndpointConfig(*pairs[:2]),
+        {"control_endpoint": pairs[2], "control_pub_endpoint": pairs[3]},
+    )
+    with contextlib.ExitStack() as stack:
+        first = sf.Broker(ends, **control)
+        with first:
+            stack.enter_context(sf.Broker(ends, **control))
+        student = stack.enter_context(sf.StudentClient(0, 2, factories.CONFIG))
+        workers = command.start("worker", "factories:make_worker", **PATH)
+        assert workers.stdout is not None
+        assert workers.stdout.readline() == "1 worker serves\n"
+        student.hello()
+        student.set_model("m")
+        student.release_slot(student.request_sample(timeout_ms=20_000).slot_id)
+        status, out, _ = command.run("top", "--once")
+        assert status == 0
+        assert out.startswith(f"softs-fast top  {pairs[0]}  ")
+        assert ", 1 supplier, 1 lane;" in out
+        student.stop_workers()
+        _, errors = workers.communicate(timeout=40)
+        assert workers.returncode == 0, errors
+        # A fleet has a broker of its own.
+        with sf.Fleet(factories.make_supplier) as fleet:
+            assert fleet.endpoints.frontend != pairs[0]
+            assert fleet.states() == {"worker 0": "serving"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

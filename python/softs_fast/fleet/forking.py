@@ -26,16 +26,21 @@ from multiprocessing.resource_tracker import _resource_tracker
 from multiprocessing.spawn import prepare
 from typing import IO, Any
 
+from .. import _core
+from ..identity import Process, this_process
 from .standard_streams import print_to
 from .threads import follow
 
-__all__ = ["main"]
+__all__ = ["main", "outlive_server"]
 
 _STATUS = struct.Struct("i")
 _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 20, 253
 #: A signal for a group of processes is for the fleet, which ends its server.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+
+#: The process of the server, in it and in what it has forked.
+_server: Process | None = None
 
 
 def main(number: int, fleet: int) -> None:
@@ -46,6 +51,8 @@ def main(number: int, fleet: int) -> None:
         fleet: Process that asks.
     """
     handlers = {one: signal.signal(one, signal.SIG_IGN) for one in _IGNORED}
+    global _server
+    _server = this_process()
     link = socket.socket(fileno=number)
     for name in link.recv(_MOST_BYTES).decode().split("\n"):
         with contextlib.suppress(Exception):  # a worker that imports it raises the same
@@ -54,6 +61,17 @@ def main(number: int, fleet: int) -> None:
     gc.freeze()  # a collection in a worker would copy each page of it
     link.send(b"ready")
     _Server(link, handlers).run(fleet)
+
+
+def outlive_server(grace_s: float) -> None:
+    """Have this process go on for so long after its server has ended, instead of ending with it.
+
+    What kills a fleet's process may kill its server first, as Ray does: then only this process is left to remove the
+    shared memory of the fleet.
+    """
+    assert _server is not None
+    _core.end_after(*_server, grace_s)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
 
 
 class _Server:

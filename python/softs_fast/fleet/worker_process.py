@@ -20,6 +20,7 @@ from .. import _core
 from ..errors import ConfigError
 from ..identity import Process
 from .folder import remove_dead_folders
+from .forking import outlive_server
 from .standard_streams import print_to
 from .threads import follow
 
@@ -30,7 +31,7 @@ __all__ = ["DRAIN", "DRAIN_S", "END", "ENDED", "FAILED", "SERVES", "serve"]
 SERVES, FAILED, ENDED, END, DRAIN = b"serves", b"failed\n", b"ended", b"end", b"drain"
 #: How long the call may go on of a worker that is not needed any more, seconds.
 DRAIN_S = 60.0
-#: So long after its fleet was killed a process may still run, seconds.
+#: So long after its fleet, or the server that has started it, was killed a process may still run, seconds.
 _GRACE_S = 1.0
 #: So long a worker may go on after its `stop` has failed, seconds.
 _UNSTOPPED_S = 1.0
@@ -72,6 +73,7 @@ def serve(
     # The stack of a crash such as SIGSEGV is then among the last lines of output, which the fleet shows.
     faulthandler.enable(2, all_threads=False)
     _core.end_after(*fleet, _GRACE_S)
+    outlive_server(_GRACE_S)
     try:
         worker = _made_by(make_worker)
         worker.start()

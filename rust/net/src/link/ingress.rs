@@ -62,6 +62,8 @@ struct Lane {
     lane: LaneRef,
     goods: Goods,
     attached: Arc<AttachedSegment>,
+    /// Suppliers of its product at all hosts.
+    n_suppliers: u64,
     /// Whether orders are taken from it.
     is_served: bool,
 }
@@ -84,6 +86,8 @@ struct Served {
     bridge: u32,
     goods: Goods,
     lanes: Vec<(Arc<AttachedSegment>, LaneRef)>,
+    /// Suppliers of its product at all hosts.
+    n_suppliers: u64,
     /// The lane that is first next time.
     turn: usize,
     /// When its host has said that it does not serve it.
@@ -97,7 +101,8 @@ impl Served {
             let n_slots = attached.lanes.segment().n_slots();
             if attached.lanes.n_attached(*lane) > 1 { (n_slots / 2).max(1) } else { n_slots }
         });
-        machine.set_share(self.host, self.bridge, u32::try_from(slots.sum::<u64>()).unwrap_or(u32::MAX));
+        let share = u32::try_from(slots.sum::<u64>()).unwrap_or(u32::MAX);
+        machine.set_share(self.host, self.bridge, share, self.n_suppliers);
         machine.room(now, self.host, self.bridge)
     }
 
@@ -206,8 +211,9 @@ impl Ingresses {
             let is_over = !lane.attached.is_in_use() || lane.attached.lanes.segment().is_gone();
             let of_it = all.iter().filter(|served| served.goods == lane.goods);
             let bridges: Vec<_> = of_it.map(|served| (served.host, served.bridge)).collect();
-            let mut counts = bridges.iter().map(|&(host, bridge)| machine.n_suppliers(host, bridge));
-            let is_made = machine.is_wanted(&lane.goods.0) && counts.any(|n| n > 0);
+            let counts = bridges.iter().map(|&(host, bridge)| u64::from(machine.n_suppliers(host, bridge)));
+            lane.n_suppliers = counts.sum();
+            let is_made = machine.is_wanted(&lane.goods.0) && lane.n_suppliers > 0;
             // Joining a lane again changes nothing as long as it is the same.
             if is_over || is_made && !lane.attached.lanes.join(lane.lane) {
                 lane.stop();
@@ -239,6 +245,7 @@ impl Ingresses {
             if !is_needed {
                 machine.remove_ingress(now, served.host, served.bridge);
             }
+            served.n_suppliers = of_it().next().map_or(0, |lane| lane.n_suppliers);
             let is_served = of_it().filter(|lane| lane.is_served);
             served.lanes = is_served.map(|lane| (Arc::clone(&lane.attached), lane.lane)).collect();
             is_needed
@@ -260,7 +267,7 @@ impl Ingresses {
         let layout = layout.ok_or_else(|| Refusal::for_good("its samples are too large for a link"))?;
         let goods = (Arc::clone(product), layout);
         let lane = LaneRef { index: id.lane, generation: id.generation };
-        self.lanes.push(Lane { id: id.clone(), lane, goods, attached, is_served: false });
+        self.lanes.push(Lane { id: id.clone(), lane, goods, attached, n_suppliers: 0, is_served: false });
         Ok(())
     }
 
@@ -280,6 +287,7 @@ impl Ingresses {
                     bridge,
                     goods: goods.clone(),
                     lanes: Vec::new(),
+                    n_suppliers: 0,
                     turn: 0,
                     closed_at: None,
                 });

@@ -147,10 +147,10 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     }
 
     /// The slots of clients that may be on order: half of them while suppliers of this host are attached to their lanes,
-    /// else all.
-    pub fn set_share(&mut self, host: HostId, bridge: u32, share: u32) {
+    /// else all. `n_suppliers`: of the product, at all hosts.
+    pub fn set_share(&mut self, host: HostId, bridge: u32, share: u32, n_suppliers: u64) {
         if let Some(ingress) = self.all.ingress(host, bridge) {
-            ingress.set_share(share);
+            ingress.set_share(share, n_suppliers);
         }
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Ingress<C> {
     offer: Offer,
     window: Window,
     share: u32,
+    /// Suppliers of the product at all hosts.
+    n_suppliers: u64,
     held_until: Option<Instant>,
     /// No order comes any more.
     is_closing: bool,
@@ -83,6 +85,7 @@ impl<C> Ingress<C> {
             offer: Offer::default(),
             window: Window::default(),
             share: u32::MAX,
+            n_suppliers: 0,
             held_until: None,
             is_closing: false,
         }
@@ -93,9 +96,9 @@ impl<C> Ingress<C> {
         !self.claims.is_empty() || self.awaits_offer
     }
 
-    /// Slots of the client that may be on order at the other host.
-    pub(super) fn set_share(&mut self, share: u32) {
-        self.share = share;
+    /// Slots of the client that may be on order at the other host, and suppliers of all hosts.
+    pub(super) fn set_share(&mut self, share: u32, n_suppliers: u64) {
+        (self.share, self.n_suppliers) = (share, n_suppliers);
     }
 
     /// The session is over, or the other host does not serve this bridge.
@@ -140,7 +143,7 @@ impl<C> Ingress<C> {
     pub(super) fn room(&mut self, now: Instant) -> Room {
         self.held_until.take_if(|until| *until <= now);
         let open = self.claims.len();
-        let window = self.window.len(now, self.offer, self.share) as usize;
+        let window = self.window.len(now, self.offer, self.n_suppliers, self.share) as usize;
         if self.held_until.is_some() || self.is_closing {
             return Room::default();
         }

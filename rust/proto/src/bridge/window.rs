@@ -1,11 +1,14 @@
 //! How many samples of a bridge may be on order at the other host.
 //!
-//! Two for each supplier there, or `rate x time of a sample x 1.25` if that is more; never more than
+//! Two for each supplier there, or `rate x time of a sample x 1.25 + burst` if that is more; never more than
 //! the slots there, nor more than the share of the client's slots. As in BBR (Cardwell et al., 2016), the time of a sample
 //! is taken without the queues that the window itself makes: the mean from the claim to the last byte, of which the least
 //! of the last 10 to 20 s and 20 ms count at most. Every 10 s the window shrinks until queues are empty, so that the least
 //! time is one without them. At the beginning, while the rate rises, the window held it up: then it is four times what
-//! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands.
+//! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands. A burst is what arrives at
+//! once beyond the rate, as the samples of one call of a supplier do: without as many more, the next call would find
+//! only some of them, and the rate would fall with each. The largest of the last 10 to 20 s counts, where other hosts have
+//! suppliers after the first 10 s; but not while queues are emptied, and not beyond what the client can spare for this host.
 
 use std::time::{Duration, Instant};
 
@@ -50,6 +53,11 @@ pub(super) struct Window {
     /// The least time of a sample, in the memory that is filled and in the one before.
     least: [Duration; 2],
     filled_since: Option<Instant>,
+    /// Samples of the burst that arrives, and its beginning.
+    burst: u32,
+    burst_began: Option<Instant>,
+    /// The largest burst, in the memory that is filled and in the one before.
+    bursts: [f64; 2],
     /// Suppliers at the last measurement.
     suppliers: u32,
 }
@@ -69,6 +77,9 @@ impl Default for Window {
             time: Duration::ZERO,
             least: [Duration::MAX; 2],
             filled_since: None,
+            burst: 0,
+            burst_began: None,
+            bursts: [0.0; 2],
             suppliers: 0,
         }
     }
@@ -87,19 +98,31 @@ impl Window {
         if now >= *self.filled_since.get_or_insert(now) + MEMORY {
             self.filled_since = Some(now);
             self.least = [Duration::MAX, self.least[0]];
+            self.bursts = [0.0, self.bursts[0]];
         }
         self.least[0] = self.least[0].min(took);
+        self.note_burst(now);
+    }
+
+    fn note_burst(&mut self, now: Instant) {
+        let Some(began) = self.burst_began else { return };
+        let mut expected = self.rate * now.saturating_duration_since(began).as_secs_f64();
+        if f64::from(self.burst) <= expected {
+            (self.burst, self.burst_began, expected) = (0, Some(now), 0.0);
+        }
+        self.burst += 1;
+        self.bursts[0] = self.bursts[0].max(f64::from(self.burst) - expected);
     }
 
     /// How many samples may be on order.
     ///
-    /// `share`: slots of the client that may be.
-    pub(super) fn len(&mut self, now: Instant, offer: Offer, share: u32) -> u32 {
+    /// `n_suppliers`: of all hosts that serve the client. `share`: slots of it that may be on order.
+    pub(super) fn len(&mut self, now: Instant, offer: Offer, n_suppliers: u64, share: u32) -> u32 {
         let least = self.least[0].min(self.least[1]);
         let passed = now.saturating_duration_since(*self.began.get_or_insert(now));
         if passed >= self.time.max(LEAST_TIME) && self.arrived > 0 {
             self.measure(passed, least, offer.suppliers);
-            self.began = Some(now);
+            (self.began, self.burst, self.burst_began) = (Some(now), 0, Some(now));
         }
         // What has no supplier waits at home, where others may serve it.
         if offer.suppliers == 0 {
@@ -110,7 +133,13 @@ impl Window {
             && self.filled_since.is_some_and(|since| now < since + 2 * self.time);
         let justified = match is_draining {
             true => self.rate * least.as_secs_f64() * DRAINING_RESERVE,
-            false => self.measured,
+            false => {
+                // While many hosts join, samples come in bursts that say nothing about calls.
+                let is_alone = u64::from(offer.suppliers) >= n_suppliers;
+                let burst = if is_alone { self.bursts[0].max(self.bursts[1]) } else { self.bursts[1] };
+                let with_burst = self.measured + burst;
+                self.measured.max(with_burst.min(spare(offer.suppliers, n_suppliers, share)))
+            }
         };
         let floor = offer.suppliers.saturating_mul(PER_SUPPLIER);
         self.len = floor.max(justified.ceil() as u32).min(offer.slots).min(share);
@@ -134,6 +163,10 @@ impl Window {
         if self.was_full && self.flat < FLAT {
             self.flat = if has_risen { 0 } else { self.flat + 1 };
         }
+        if self.flat < FLAT {
+            // What is beyond a rate that rises yet is no burst.
+            self.bursts[0] = 0.0;
+        }
         let reserve = if has_risen { RISING_RESERVE } else { RESERVE };
         // One measurement in which threads stood still does not undo those before.
         let kept = if self.was_full && self.flat >= FLAT { self.measured / 2.0 } else { self.measured };
@@ -141,6 +174,14 @@ impl Window {
         (self.arrived, self.took, self.was_full) = (0, Duration::ZERO, false);
         (self.rate, self.suppliers) = (rate, suppliers);
     }
+}
+
+/// Slots that the client can spare for a host with `here` of all suppliers: its part of them, and half of that where others
+/// have suppliers. A sample that comes before one of another host stays in its slot until the stream has got there, so the more
+/// orders wait in queues, the fewer are left to order with.
+fn spare(here: u32, all: u64, share: u32) -> f64 {
+    let (here, all) = (f64::from(here), all as f64);
+    if here < all { f64::from(share) * here / all / 2.0 } else { f64::from(share) }
 }
 
 #[cfg(test)]
@@ -160,7 +201,7 @@ mod tests {
         let (mut queued, mut open) = (VecDeque::new(), 0);
         let mut on_way = VecDeque::from(vec![Vec::new(); delay]);
         for _ in 0..ms {
-            let len = window.len(now, offer, share) as usize;
+            let len = window.len(now, offer, offer.suppliers.into(), share) as usize;
             queued.extend(std::iter::repeat_n(now, len.saturating_sub(open)));
             if len > open {
                 open = len;
@@ -172,7 +213,7 @@ mod tests {
             arrived.into_iter().for_each(|since| window.arrived(now, now - since));
             now += MS;
         }
-        window.len(now, offer, share)
+        window.len(now, offer, offer.suppliers.into(), share)
     }
 
     #[test]
@@ -200,7 +241,51 @@ mod tests {
     #[test]
     fn a_queue_is_no_longer_after_ten_minutes_than_after_ten_seconds() {
         let len = settled(Offer { slots: 100_000, ..OFFER }, 50, 4, u32::MAX, 600_000);
-        assert!((200..=400).contains(&len), "{len}");
+        // Queues that fill again after they were emptied count as a small burst.
+        assert!((200..=450).contains(&len), "{len}");
+    }
+
+    /// A supplier that makes all that wait, 64 at most, in calls of `call_ms`, for a client with 1,024 slots that
+    /// `n_suppliers` serve: what it makes in a minute as a part of what it could, and the window then.
+    fn in_calls_of(call_ms: usize, n_suppliers: u64) -> (f64, u32) {
+        let (mut window, mut now) = (Window::default(), Instant::now());
+        let (mut queued, mut call, mut made) = (VecDeque::new(), (0, Vec::new()), 0);
+        let mut len = 0;
+        for ms in 0..90_000 {
+            len = window.len(now, Offer { suppliers: 1, slots: 4096 }, n_suppliers, 1024);
+            let open = queued.len() + call.1.len();
+            if len as usize > open {
+                queued.extend(std::iter::repeat_n(now, len as usize - open));
+                window.claimed(len as usize);
+            }
+            if call.0 <= ms {
+                made += if ms < 30_000 { 0 } else { call.1.len() };
+                call.1.drain(..).for_each(|since| window.arrived(now, now - since));
+                call = (ms + call_ms, queued.drain(..queued.len().min(64)).collect());
+            }
+            now += MS;
+        }
+        (made as f64 / (64 * (60_000 / call_ms)) as f64, len)
+    }
+
+    #[test]
+    fn a_call_of_many_samples_finds_as_many_as_the_one_before() {
+        for (call_ms, n_suppliers) in [(10, 1), (50, 1), (200, 1), (200, 4)] {
+            let (part, _) = in_calls_of(call_ms, n_suppliers);
+            assert!(part >= 0.97, "{part} of the samples in calls of {call_ms} ms of {n_suppliers}");
+        }
+    }
+
+    #[test]
+    fn a_burst_takes_no_slots_that_other_hosts_need() {
+        let (_, len) = in_calls_of(200, 1);
+        assert!(len >= 128, "{len}");
+        // With 1,000 suppliers there is one slot for each.
+        let (_, len) = in_calls_of(200, 1000);
+        assert!(len < 100, "{len}");
+        let spares =
+            [(1, 1, 512), (8, 8, 512), (2, 4, 512), (0, 0, 512)].map(|(here, all, n)| spare(here, all, n));
+        assert_eq!(spares, [512.0, 512.0, 128.0, 512.0]);
     }
 
     #[test]
@@ -213,10 +298,11 @@ mod tests {
             now += 120 * MS;
             (0..n).for_each(|_| window.arrived(now, 100 * MS));
             window.claimed(usize::MAX);
-            let len = window.len(now, OFFER, u32::MAX);
+            let len = window.len(now, OFFER, OFFER.suppliers.into(), u32::MAX);
             most = if at < 4 { 0 } else { most.max(len) };
         }
-        assert!(most <= 80, "{most}");
+        // Of 60 samples a quarter more, and another burst of them; four times as many are 200.
+        assert!(most <= 140, "{most}");
     }
 
     #[test]
@@ -226,7 +312,7 @@ mod tests {
             now += 100 * MS;
             (0..n).for_each(|_| window.arrived(now, 100 * MS));
             window.claimed(open);
-            window.len(now, OFFER, u32::MAX)
+            window.len(now, OFFER, OFFER.suppliers.into(), u32::MAX)
         };
         let lens: Vec<_> = (0..10).map(|_| run(1000, usize::MAX)).collect();
         assert!(lens[9] >= 1_000, "{lens:?}");

@@ -298,7 +298,7 @@ fn a_peer_that_offers_nothing_or_everything_gets_what_is_due() {
     let now = pair.now;
     let offer =
         |suppliers, slots| message(Message::Offer(softs_proto::bridge::Offer { suppliers, slots }), 0);
-    pair.ends[0].set_share(HostId(2), 0, 4);
+    pair.ends[0].set_share(HostId(2), 0, 4, 1);
     pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..]);
     assert_eq!(pair.ends[0].room(now, HostId(2), 0).orders, 2, "its share");
     pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..]);

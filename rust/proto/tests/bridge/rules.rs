@@ -112,7 +112,7 @@ fn an_order_that_comes_home_for_waiting_suppliers_is_taken_by_no_other_bridge() 
 fn the_other_suppliers_of_a_client_keep_their_share() {
     let ((first, lanes, _), (second, _)) = (student(9), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
-    pair.ends[0].set_share(HostId(2), 0, 1);
+    pair.ends[0].set_share(HostId(2), 0, 1, 1);
     assert_eq!(pair.claim(&lanes), 1);
 }
 

@@ -72,6 +72,8 @@ struct Goods {
     /// Bridges that may have room, in the order in which they were opened.
     ready: BTreeSet<usize>,
     turns: Turns,
+    /// Suppliers at all hosts.
+    n_suppliers: u64,
 }
 
 #[derive(Debug)]
@@ -173,8 +175,9 @@ impl Ingresses {
                 let product = Arc::clone(product);
                 bridges.insert(*n_bridges, Bridge { host, number, product, turn: 0, closed_at: None });
             }
-            let mut all = goods.bridges.values().map(|key| &bridges[key]);
-            let is_made = is_wanted && all.any(|bridge| machine.n_suppliers(bridge.host, bridge.number) > 0);
+            let all = goods.bridges.values().map(|key| &bridges[key]);
+            goods.n_suppliers = all.map(|one| u64::from(machine.n_suppliers(one.host, one.number))).sum();
+            let is_made = is_wanted && goods.n_suppliers > 0;
             let mut has_stopped = false;
             goods.lanes.retain_mut(|lane| {
                 let is_over = lane.segment.is_gone();
@@ -257,7 +260,7 @@ impl Ingresses {
             let (mut keys, mut rooms) = (Vec::new(), Vec::new());
             goods.ready.retain(|&key| {
                 let Bridge { host, number, .. } = bridges[&key];
-                machine.set_share(host, number, share);
+                machine.set_share(host, number, share, goods.n_suppliers);
                 let room = machine.room(now, host, number);
                 if room.orders > 0 {
                     keys.push(key);
@@ -296,7 +299,7 @@ impl Ingresses {
     #[allow(dead_code, reason = "what the example measures")]
     pub(crate) fn room(&self, now: Instant, machine: &mut Machine) -> usize {
         let rooms = self.bridges.values().map(|bridge| {
-            machine.set_share(bridge.host, bridge.number, u32::MAX);
+            machine.set_share(bridge.host, bridge.number, u32::MAX, 1);
             machine.room(now, bridge.host, bridge.number).orders
         });
         rooms.sum()

@@ -175,8 +175,11 @@ impl World {
         }
         let n_idle = student.suppliers.iter().filter(|supplier| supplier.call.is_none()).count();
         let (n_slots, n_local) = (student.slots.len() as u32, student.suppliers.len());
+        let counts =
+            student.bridges.iter().map(|&(host, bridge)| u64::from(machine.n_suppliers(host, bridge)));
+        let n_suppliers = counts.sum();
         for &(host, bridge) in &student.bridges {
-            machine.set_share(host, bridge, if n_local > 0 { n_slots / 2 } else { n_slots });
+            machine.set_share(host, bridge, if n_local > 0 { n_slots / 2 } else { n_slots }, n_suppliers);
             for _ in 0..machine.room(now, host, bridge).orders {
                 let Some(claim) = student.lanes.claim(student.ingress) else { break };
                 let sequence = claim.sequence;
