@@ -8,6 +8,8 @@ use rustix::io::Errno;
 
 /// Segments that the kernel has sent again before a host counts as silent: one alone may be lost.
 const RETRANSMITS: u8 = 2;
+/// As many questions without an answer whether more bytes are taken: each is sent once.
+const PROBES: u8 = 3;
 
 /// How long the host at the other end has acknowledged nothing, although bytes wait for that; `None` while it answers.
 ///
@@ -19,7 +21,7 @@ const RETRANSMITS: u8 = 2;
 pub fn silence(socket: BorrowedFd<'_>) -> Result<Option<Duration>, Errno> {
     let info = info(socket)?;
     let is_silent =
-        (info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMITS) || info.tcpi_probes >= RETRANSMITS;
+        (info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMITS) || info.tcpi_probes >= PROBES;
     Ok(is_silent.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into())))
 }
 
