@@ -612,6 +612,10 @@ class Mesh:
     def lost(self) -> list[int]:
         """Ranks of which the connection had ended, or which did not answer, when a call failed."""
 
+    @property
+    def ended(self) -> list[int]:
+        """Ranks of which the connection has ended."""
+
     def join(self, rank: int, peers: list[tuple[str, bytes]], timeout_s: float) -> None:
         """Connect with all other ranks; each one calls it once.
 
@@ -622,6 +626,13 @@ class Mesh:
 
         Raises:
             PeerLost: a rank is not reached, is refused or refuses this one, or has not come in time; its number is in the text.
+        """
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until the hosts of the other ranks have all that was sent: an end of the connections may lose the rest.
+
+        Args:
+            timeout_s: Seconds in which they may take nothing.
         """
 
     def exchange(

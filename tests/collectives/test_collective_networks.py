@@ -39,9 +39,10 @@ class Ranks:
         network: Network of the hosts.
         folder: Folder for the token file.
         shape: Shape of the line.
+        words: Words for `hosts_ranks.py`.
     """
 
-    def __init__(self, network: Network, folder: Path, shape: Shape) -> None:
+    def __init__(self, network: Network, folder: Path, shape: Shape, *words: str) -> None:
         self.line: Line = network.line(*network.hosts, shape)
         self._stack = ExitStack()
         self._stack.callback(self.line.end)
@@ -50,8 +51,17 @@ class Ranks:
         self._running = [
             self._stack.enter_context(
                 subprocess.Popen(
-                    [*host.prefix(), *command, str(rank), "2", self.line.address(network.hosts[0]), "softs"],
+                    [
+                        *host.prefix(),
+                        *command,
+                        str(rank),
+                        "2",
+                        self.line.address(network.hosts[0]),
+                        "softs",
+                        *words,
+                    ],
                     env=os.environ | {"SOFTS_FAST_TOKEN_FILE": str(token)},
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                 )
@@ -111,3 +121,17 @@ def test_a_short_cut_costs_time_alone(network: Network, tmp_path: Path) -> None:
             time.sleep(SHORT_CUT_S)
             ranks.line.heal()
         ranks.calls(3)
+
+
+def test_what_a_rank_sent_before_it_left_arrives(network: Network, tmp_path: Path) -> None:
+    # What is in its kernel when it leaves takes longer than the other rank waits before it pings.
+    with Ranks(network, tmp_path, Shape(bits_per_s=20e6), "leave") as ranks:
+        assert [ranks.say(rank) for rank in range(2)] == ["900000", "900000"]
+
+
+def test_a_host_that_takes_nothing_is_lost_when_it_is_cut_off(network: Network, tmp_path: Path) -> None:
+    with Ranks(network, tmp_path, Shape(bits_per_s=200e6), "send") as ranks:
+        # Until all buffers are full.
+        time.sleep(1.0)
+        ranks.line.cut()
+        assert "rank 1: its host has not answered for " in ranks.say(0)

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,26 @@ def exchanges(say: Callable[[Any], None], rank: int, size: int, folder: str) -> 
 def test_messages_of_any_lengths_arrive_in_order(tmp_path: Path) -> None:
     told = ranks.run(exchanges, 3, str(tmp_path))
     assert told == [[bytes([(rank - 1) % 3, 7]), b"", b"x" * rank] for rank in range(3)]
+
+
+def waits_for_ever(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with connected(rank, size, folder, float("inf")) as strategy:
+        strategy.barrier()
+
+
+def test_a_time_out_may_be_infinite(tmp_path: Path) -> None:
+    ranks.run(waits_for_ever, 2, str(tmp_path))
+
+
+def test_a_rank_that_is_shut_down_does_not_wait_for_others() -> None:
+    mesh, other = (link_engine.listen(None, name) for name in ("one", "other"))
+    places = [(mesh.endpoint, mesh.key), (other.endpoint, other.key)]
+    with ThreadPoolExecutor(1) as pool:
+        joined = pool.submit(mesh.join, 0, places, SOON_S)
+        time.sleep(0.5)
+        mesh.shut_down()
+        with pytest.raises(PeerLost, match="this rank has left the group"):
+            joined.result()
 
 
 def closes_after_its_last_call(say: Callable[[Any], None], rank: int, size: int, folder: str) -> bool:

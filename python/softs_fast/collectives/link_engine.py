@@ -28,6 +28,8 @@ from softs_fast.trust import Address, Der, bracketed, check_reachable, is_loopba
 _CHUNK_BYTES = 4 << 20
 # Up to here each rank sends all to all, and reduces all: two exchanges would take longer.
 _SMALL_BYTES = 64 << 10
+#: How long a rank that leaves waits for a host that takes nothing of what it was sent, seconds.
+LEAVE_S = 5.0
 _LOOPBACK = "127.0.0.1"
 _LONGEST_HOST = 64
 _REMEDY = (
@@ -142,6 +144,11 @@ class LinkEngine(Engine):
         engine._processes = [offer.process for offer in offers]
         return engine
 
+    @property
+    def ended(self) -> list[int]:
+        """Ranks that have ended, or left the group."""
+        return list(self._mesh.ended)
+
     def exchange(self, sends: Messages, receives: Messages) -> None:
         """Send messages and fill others, all at once; inside `call`.
 
@@ -155,6 +162,10 @@ class LinkEngine(Engine):
         """
         self._check_usable()
         self._mesh.exchange(sends, receives, self.timeout_s)
+
+    def drain(self) -> None:
+        """Wait until the hosts of the other ranks have all that was sent; it may be lost if the connections end before."""
+        self._mesh.drain(LEAVE_S)
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all ranks, of one size, by rank; the own one may be the argument itself."""
@@ -249,7 +260,10 @@ class LinkEngine(Engine):
         self._mesh.shut_down()
 
     def _release(self) -> None:
-        self._mesh.shut_down()
+        try:
+            self.drain()
+        finally:
+            self._mesh.shut_down()
         self._scratch = self._scratch[:0].clone()
 
     def _loss(self, error: Exception) -> tuple[list[int], str]:

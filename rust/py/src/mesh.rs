@@ -1,5 +1,6 @@
 //! `_core.Mesh`: messages between the ranks of a group on several hosts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -24,6 +25,7 @@ struct Rank {
     /// Until all others have connected.
     listening: Mutex<Option<Listening>>,
     joined: Mutex<Option<Arc<NetMesh>>>,
+    is_shut: AtomicBool,
 }
 
 #[pymethods]
@@ -36,7 +38,8 @@ impl Mesh {
         let listening = listening.map_err(|error| net_error(py, &error))?;
         let (endpoint, key) = (listening.endpoint().to_owned(), listening.key());
         let (listening, joined) = (Mutex::new(Some(listening)), Mutex::default());
-        Ok(Self { rank: Owned::new(Rank { endpoint, key, listening, joined }) })
+        let is_shut = AtomicBool::new(false);
+        Ok(Self { rank: Owned::new(Rank { endpoint, key, listening, joined, is_shut }) })
     }
 
     #[getter]
@@ -60,12 +63,15 @@ impl Mesh {
         let listening =
             listening.ok_or_else(|| raise(py, "ConfigError", "this mesh was joined before".to_owned()))?;
         let joined = blocking(py, &listening, |listening, interrupted| {
-            listening.join(rank, &places, timeout, interrupted)
+            let is_over = &mut || own.is_shut.load(Ordering::Acquire) || interrupted();
+            listening.join(rank, &places, timeout, is_over)
         })?;
-        // A signal handler that raised has been reported, so there is a mesh.
+        // A signal handler that raised has been reported, so without a mesh it was shut down.
         let mesh = joined.map_err(|error| mesh_error(py, &error))?.ready();
-        *lock(&own.joined) = mesh.map(Arc::new);
-        Ok(())
+        let mesh = mesh.ok_or_else(|| raise(py, "PeerLost", "this rank has left the group".to_owned()))?;
+        *lock(&own.joined) = Some(Arc::new(mesh));
+        // It may have been shut down since then.
+        if own.is_shut.load(Ordering::Acquire) { self.shut_down(py) } else { Ok(()) }
     }
 
     fn exchange(
@@ -94,8 +100,20 @@ impl Mesh {
         Ok(self.mesh(py).map_or_else(|_| Vec::new(), |mesh| mesh.lost()))
     }
 
+    #[getter]
+    fn ended(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        Ok(self.mesh(py)?.ended())
+    }
+
+    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        let (joined, stall) = (lock(&self.here(py)?.joined).clone(), duration(py, "timeout_s", timeout_s)?);
+        let Some(mesh) = joined else { return Ok(()) };
+        blocking(py, &mesh, |mesh, interrupted| mesh.drain(stall, interrupted))
+    }
+
     fn shut_down(&self, py: Python<'_>) -> PyResult<()> {
         let own = self.here(py)?;
+        own.is_shut.store(true, Ordering::Release);
         lock(&own.listening).take();
         if let Some(mesh) = &*lock(&own.joined) {
             mesh.shut_down();

@@ -205,10 +205,12 @@ pub(crate) fn blocking<H: Sync, T: Send>(
     Ok(done)
 }
 
+/// What is added to a time of the clock must fit; it is 136 years.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 pub(crate) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
-    // What does not fit is as good as for ever.
     if seconds.is_nan() || seconds < 0.0 {
         return Err(raise(py, "ConfigError", format!("{name} must be at least 0, have {seconds}")));
     }
-    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(FOR_EVER).min(FOR_EVER))
 }

@@ -91,4 +91,4 @@ pub use segment::{
     AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, RaggedLayout, RaggedRows,
     RaggedTensor, Rows, Segment, SlotView, sweep,
 };
-pub use silence::silence;
+pub use silence::{silence, unacknowledged};

@@ -1,4 +1,4 @@
-//! Whether the host at the other end of a TCP connection answers.
+//! What the host at the other end of a TCP connection has acknowledged, and whether it answers.
 
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,15 +8,38 @@ use rustix::io::Errno;
 
 /// Segments that the kernel has sent again before a host counts as silent: one alone may be lost.
 const RETRANSMITS: u8 = 2;
+/// As many questions without an answer whether more bytes are taken: each is sent once.
+const PROBES: u8 = 3;
 
 /// How long the host at the other end has acknowledged nothing, although bytes wait for that; `None` while it answers.
 ///
 /// Its kernel answers whatever the process there does, also if that is stopped and takes no more bytes: then none are on
-/// their way, and none wait. (`TCP_USER_TIMEOUT` would end that connection.)
+/// their way, and this kernel asks now and then whether more may come. (`TCP_USER_TIMEOUT` would end that connection.)
 ///
 /// # Errors
 /// It is no TCP socket.
 pub fn silence(socket: BorrowedFd<'_>) -> Result<Option<Duration>, Errno> {
+    let info = info(socket)?;
+    let is_silent =
+        (info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMITS) || info.tcpi_probes >= PROBES;
+    Ok(is_silent.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into())))
+}
+
+/// Bytes that were written and that the host at the other end has not acknowledged.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut n: libc::c_int = 0;
+    // SAFETY: M8: the kernel writes one number to `n`.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) };
+    if failed != 0 {
+        return Err(last_error());
+    }
+    Ok(u64::try_from(n).unwrap_or(0))
+}
+
+fn info(socket: BorrowedFd<'_>) -> Result<libc::tcp_info, Errno> {
     // SAFETY: M8: numbers, for which zeros are valid.
     let mut info: libc::tcp_info = unsafe { zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -30,9 +53,9 @@ pub fn silence(socket: BorrowedFd<'_>) -> Result<Option<Duration>, Errno> {
             &raw mut len,
         )
     };
-    if failed != 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
-    }
-    let is_silent = info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMITS;
-    Ok(is_silent.then(|| Duration::from_millis(info.tcpi_last_ack_recv.into())))
+    if failed != 0 { Err(last_error()) } else { Ok(info) }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ import torch
 import torch.distributed as dist
 from backend_ranks import for_ever, joined, pretend_hosts
 from hierarchies import in_blocks
+from waiting import eventually
 
 from softs_fast.collectives.backend import host_calls
 from softs_fast.collectives.backend.work import BackendLost, BackendMismatch
+from softs_fast.collectives.host.shm_strategy import ShmStrategy
+from softs_fast.errors import ConfigError, ForkedError, SegmentError
 
 N = 6000
 
@@ -99,7 +103,10 @@ def calls(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: 
             assert torch.equal(said, of_rank(root))
 
         # Without levels.
-        several = [torch.empty(N) for _ in every]
+        several = [torch.empty(N + 1)[:N] for _ in every]
+        if rank == 0:
+            # Beside each other, there alone.
+            several = list(torch.empty(size * N).chunk(size))
         dist.all_gather(several, of_rank(rank))
         assert torch.equal(torch.cat(several), gathered)
         swapped = torch.empty(size)
@@ -178,6 +185,51 @@ def test_different_calls_are_named_on_every_rank(tmp_path: Path) -> None:
         assert f"float32 [{N + 1}] on rank 3" in told
 
 
+def waits_for_a_year(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with on_hosts(rank, size, folder, [2, 1]):
+        group = dist.new_group(list(range(size)), timeout=timedelta(days=365))
+        whole = torch.ones(N)
+        dist.all_reduce(whole, group=group)
+        assert whole[0] == size
+
+
+def test_a_time_out_may_be_long(tmp_path: Path) -> None:
+    ranks.run(waits_for_a_year, 3, str(tmp_path))
+
+
+def lacks_memory(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    init = ShmStrategy.init
+
+    def fails(self: ShmStrategy, *place: Any) -> ShmStrategy:
+        init(self, *place).close()
+        raise SegmentError("no memory here")
+
+    if rank < 2:
+        ShmStrategy.init = fails  # type: ignore[method-assign]
+    with pytest.raises(SegmentError) as raised, on_hosts(rank, size, folder, [2, 2]):
+        pass
+    return str(raised.value)
+
+
+def test_a_lack_of_memory_on_one_host_is_told_on_all(tmp_path: Path) -> None:
+    assert ranks.run(lacks_memory, 4, str(tmp_path)) == ["rank 0: no memory here"] * 4
+
+
+def has_a_wrong_token(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    pretend_hosts([1, 1])
+    if rank == 1:
+        os.environ["SOFTS_FAST_TOKEN_FILE"] = f"{folder}/none"
+    with pytest.raises(ConfigError) as raised, joined(rank, size, folder):
+        pass
+    return str(raised.value)
+
+
+def test_a_token_file_that_is_missing_on_one_rank_is_told_on_all(tmp_path: Path) -> None:
+    for told in ranks.run(has_a_wrong_token, 2, str(tmp_path)):
+        assert told.startswith("rank 1: ")
+        assert f"{tmp_path}/none" in told
+
+
 def killed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     with on_hosts(rank, size, folder, [2, 2]):
         dist.barrier()
@@ -198,6 +250,72 @@ def test_the_death_of_a_rank_ends_the_calls_on_all_hosts(tmp_path: Path) -> None
         told = [running.receive(rank) for rank in range(3)]
         assert not any(isinstance(one, ranks.Raised) for one in told), told
         assert all(f"rank 3 was process {pids[3]} on " in one for one in told)
+
+
+def reduce_and_wait(is_later: bool) -> None:
+    work = dist.all_reduce(torch.zeros(N), async_op=is_later)
+    if work is not None:
+        work.wait()
+
+
+def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str, is_later: bool) -> None:
+    told = Path(folder) / "interrupted"
+    with on_hosts(rank, size, folder, [1, 1]):
+        if rank == 0:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                reduce_and_wait(is_later)
+            told.touch()
+            return
+        eventually(told.exists)
+        with pytest.raises(BackendLost, match=r"all_reduce .* was interrupted by KeyboardInterrupt|left"):
+            dist.all_reduce(torch.zeros(N))
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_rank_that_is_interrupted_leaves_the_group_at_once(tmp_path: Path, is_later: bool) -> None:
+    ranks.run(interrupted, 2, str(tmp_path), is_later)
+
+
+def dies_before_a_message(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, has_called: bool
+) -> None:
+    with on_hosts(rank, size, folder, [1, 1]):
+        tensor = torch.zeros(N)
+        if rank == 1:
+            if has_called:
+                dist.irecv(tensor, 0)
+                # Until it has said where it listens.
+                time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(BackendLost):
+            dist.barrier()
+        with pytest.raises(BackendLost, match="rank 1 has ended, or left the group"):
+            dist.send(tensor, 1) if has_called else dist.recv(tensor, 1)
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+def test_a_message_does_not_wait_for_a_rank_that_is_dead(tmp_path: Path, has_called: bool) -> None:
+    ranks.run(dies_before_a_message, 2, str(tmp_path), has_called)
+
+
+def sends_in_a_fork(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with on_hosts(rank, size, folder, [1, 1]):
+        tensor = torch.zeros(N)
+        (dist.send if rank == 0 else dist.recv)(tensor, 1 - rank)
+        if rank == 0:
+            child = os.fork()
+            if not child:
+                with pytest.raises(ForkedError):
+                    dist.isend(tensor, 1)
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        dist.barrier()
+
+
+def test_a_fork_sends_no_messages(tmp_path: Path) -> None:
+    ranks.run(sends_in_a_fork, 2, str(tmp_path))
 
 
 def ends(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:

@@ -44,7 +44,17 @@ class Ranks:
         """Return the levels if a tensor is worth them, and they reduce it."""
         # The sum of which they make a mean may not fit into whole numbers.
         is_exact = op is not ReduceOp.MEAN or tensor.is_floating_point()
-        return self.levels if tensor.nbytes >= SMALLEST_BYTES and is_exact else None
+        return self.levels_of(tensor.nbytes) if is_exact else None
+
+    def levels_of(self, n_bytes: int) -> Levels | None:
+        """Return the levels if so many bytes are worth them."""
+        return self.levels if n_bytes >= SMALLEST_BYTES else None
+
+    def end(self, reason: str) -> None:
+        """End pending calls on all ranks, and those that follow; from any thread."""
+        self.engine.give_up(reason)
+        if self.levels is not None:
+            self.levels.abort(reason)
 
     @property
     def others(self) -> list[int]:
@@ -123,11 +133,14 @@ class HostCalls:
                 engine.exchange([(root, memory_of(own))], [])
                 return
             places = [_tensor(*piece, torch.uint8) for piece in pieces]
-            if root < 0 and _is_dense(pieces):
+            # By what is alike on all ranks: where the places are is not.
+            if root < 0 and len(set(sizes)) == 1 and (levels := ranks.levels_of(sum(sizes))) is not None:
                 whole = _joined(places)
-                if (levels := ranks.levels_for(whole)) is not None:
-                    levels.gather(whole.view(len(places), -1), own)
-                    return
+                levels.gather(whole.view(len(places), -1), own)
+                if not _is_dense(pieces):
+                    for place, row in zip(places, whole.view(len(places), -1), strict=True):
+                        place.copy_(row)
+                return
             places[engine.rank].copy_(own)
             sends = [] if root >= 0 else [(other, memory_of(own)) for other in ranks.others]
             engine.exchange(sends, [(other, memory_of(places[other])) for other in ranks.others])

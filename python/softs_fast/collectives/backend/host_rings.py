@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import time
@@ -14,9 +15,10 @@ from typing import Any
 
 from softs_fast import _core
 from softs_fast.collectives.backend.host_calls import memory_at
-from softs_fast.collectives.link_engine import Offer
+from softs_fast.collectives.link_engine import LEAVE_S, Offer
 from softs_fast.collectives.rendezvous import KeyValueStore
 from softs_fast.errors import PeerLost, SoftsError
+from softs_fast.process import check_process
 
 #: Before a message: its tag and its number of bytes.
 _HEADER = struct.Struct("<qq")
@@ -81,6 +83,7 @@ class HostRings:
         rank: This process's number.
         listen: Function that returns a mesh of this rank that is not joined.
         timeout_s: Seconds within which two ranks that know each other connect.
+        ended: Function that returns the ranks that have ended, or left the group.
     """
 
     def __init__(
@@ -90,12 +93,15 @@ class HostRings:
         rank: int,
         listen: Callable[[], _core.Mesh],
         timeout_s: float,
+        ended: Callable[[], list[int]],
     ) -> None:
         self._store = store
         self._name = name
         self._rank = rank
         self._listen = listen
         self._timeout_s = timeout_s
+        self._ended_ranks = ended
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._is_closed = False
@@ -121,13 +127,22 @@ class HostRings:
     def _post(
         self, source: int, target: int, address: int, n_bytes: int, tag: int, timeout_s: float
     ) -> RingOutcome:
+        # A fork has neither the threads nor a connection to the store.
+        check_process(self._pid, "this group")
         with self._lock:
             if self._is_closed:
                 raise PeerLost("the group is closed")
             lane = self._lanes.get((source, target))
             if lane is None:
                 kind = _Sender if source == self._rank else _Receiver
-                lane = kind(self._store, f"{self._name}.{source}.{target}", self._listen, self._timeout_s)
+                other = target if source == self._rank else source
+
+                def check() -> None:
+                    if other in self._ended_ranks():
+                        raise PeerLost(f"rank {other} has ended, or left the group")
+
+                key = f"{self._name}.{source}.{target}"
+                lane = kind(self._store, key, self._listen, self._timeout_s, check)
                 self._lanes[source, target] = lane
         post = _Post(memory_at(address, n_bytes), tag, time.monotonic() + timeout_s)
         lane.add(post)
@@ -141,12 +156,19 @@ class _Lane:
     number: int
 
     def __init__(
-        self, store: KeyValueStore, key: str, listen: Callable[[], _core.Mesh], timeout_s: float
+        self,
+        store: KeyValueStore,
+        key: str,
+        listen: Callable[[], _core.Mesh],
+        timeout_s: float,
+        check: Callable[[], None],
     ) -> None:
         self._store = store
         self._key = key
         self._listen = listen
         self._timeout_s = timeout_s
+        #: Raises PeerLost if the other rank has ended.
+        self._check = check
         self._changed = threading.Condition()
         self._posts: deque[_Post] = deque()
         self._ended: Exception | None = None
@@ -176,21 +198,25 @@ class _Lane:
 
     def close(self) -> None:
         """End what is pending, and the thread."""
+        if self._mesh is not None:
+            # What was sent, and is on its way.
+            self._mesh.drain(LEAVE_S)
         self._end(PeerLost("the group is closed"))
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            # A store of which the server is stopped answers never.
+            self._thread.join(LEAVE_S)
 
     def _end(self, error: Exception) -> None:
         with self._changed:
             self._ended = self._ended or error
-            posts, mesh = list(self._posts), self._mesh
+            # With the lock: those that are too late are withdrawn with it.
+            for post in self._posts:
+                post.future.set_exception(self._ended)
             self._posts.clear()
             self._changed.notify()
+            mesh = self._mesh
         if mesh is not None:
             mesh.shut_down()
-        for post in posts:
-            if not post.future.done():
-                post.future.set_exception(self._ended)
 
     def _run(self) -> None:
         try:
@@ -205,9 +231,13 @@ class _Lane:
         own, other = Offer(mesh.endpoint, mesh.key, True), 1 - self.number
         self._store.set(f"{self._key}.{self.number}", own.text())
         interval_s = _POLL_INTERVAL_S
-        while (said := self._store.get(f"{self._key}.{other}")) is None:
+        while True:
+            said = self._store.get(f"{self._key}.{other}")
             if self._ended is not None:
                 raise self._ended
+            self._check()
+            if said is not None:
+                break
             time.sleep(interval_s)
             interval_s = min(2 * interval_s, _LONGEST_POLL_S)
         offers = [own, Offer.parse(said)]

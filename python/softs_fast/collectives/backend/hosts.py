@@ -8,6 +8,7 @@ rank to each other.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
@@ -21,14 +22,21 @@ from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
 from softs_fast.collectives.backend.host_rings import HostRings
 from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.work import BackendMismatch, Completer, error_of
+from softs_fast.collectives.host.group import MOST_TIMEOUT_S
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_engine import LinkEngine, listen
 from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.nodes import Topology, discover
-from softs_fast.collectives.rendezvous import Rendezvous, StoreRendezvous, SubsetRendezvous, TorchStore
+from softs_fast.collectives.rendezvous import (
+    MAX_MESSAGE_BYTES,
+    Rendezvous,
+    StoreRendezvous,
+    SubsetRendezvous,
+    TorchStore,
+)
 from softs_fast.collectives.serial import SerialThread
-from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
 from softs_fast.trust import Der, Place, TlsFiles
 
 #: What ranks of this process show in groups of several hosts; None for the token file of SOFTS_FAST_TOKEN_FILE.
@@ -44,7 +52,11 @@ def create(options: Any, _: object) -> door.SoftsBackend:
         PeerLost: a rank did not come in time.
         SegmentError: no shared memory.
     """
-    return _create(options, credentials or Place(()).credentials_or(TlsFiles()).der(), plain=False)
+    try:
+        own = credentials or Place(()).credentials_or(TlsFiles()).der()
+    except ConfigError as error:
+        return _create(options, None, plain=False, problem=str(error))
+    return _create(options, own, plain=False)
 
 
 def create_plain(options: Any, _: object) -> door.SoftsBackend:
@@ -52,13 +64,15 @@ def create_plain(options: Any, _: object) -> door.SoftsBackend:
     return _create(options, None, plain=True)
 
 
-def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.SoftsBackend:
+def _create(options: Any, credentials: Der | None, *, plain: bool, problem: str = "") -> door.SoftsBackend:
+    """Return a rank's part in a new group; with a problem of this rank all ranks raise it."""
     rank, size, timeout_s = options.group_rank, options.group_size, options.timeout.total_seconds()
     if door.knows_ranks(options):
         return door.create(options, None)
     store = TorchStore(options.store)
     place = StoreRendezvous(store, rank, size, "hosts")
     topology = discover(place, rank, timeout_s, may_lack_memory=True)
+    _check_all(place, problem, timeout_s)
     has_way = plain or credentials is not None
     have_way = [bool(said) for said in place.exchange(b"1" if has_way else b"", timeout_s)]
     if len(topology.nodes) == 1 or not any(have_way):
@@ -89,6 +103,7 @@ def _create(options: Any, credentials: Der | None, *, plain: bool) -> door.Softs
         rank,
         lambda: listen(store, "messages", host=engine.host, credentials=credentials, plain=plain),
         timeout_s,
+        lambda: engine.ended,
     )
 
     def member(completer: Completer) -> HostsMembership:
@@ -101,7 +116,14 @@ def _joined(topology: Topology, place: Rendezvous, store: Store, how: dict[str, 
     """Join the group inside the host, and the one between hosts of this rank's slice."""
     own = topology.nodes[topology.own]
     inside = own.index(topology.rank)
-    local = ShmStrategy(timeout_s=how["timeout_s"]).init(inside, len(own), SubsetRendezvous(place, own))
+    local = ShmStrategy(timeout_s=min(how["timeout_s"], MOST_TIMEOUT_S))
+    problem = ""
+    try:
+        local.init(inside, len(own), SubsetRendezvous(place, own))
+    except (ConfigError, SegmentError) as error:
+        # It is told after both exchanges of the group.
+        problem = str(error)
+    _check_all(place, problem, how["timeout_s"], SegmentError)
     cross = None
     if inside < topology.n_slices:
         slices = PrefixStore(f"slice{inside}", store)
@@ -109,6 +131,15 @@ def _joined(topology: Topology, place: Rendezvous, store: Store, how: dict[str, 
     levels = Levels(local, cross, topology)
     levels.agree("init")
     return levels
+
+
+def _check_all(
+    place: Rendezvous, problem: str, timeout_s: float, kind: type[Exception] = ConfigError
+) -> None:
+    """Raise an error, on all ranks, if any of them has a problem."""
+    for rank, said in enumerate(place.exchange(problem.encode()[:MAX_MESSAGE_BYTES], timeout_s)):
+        if said:
+            raise kind(f"rank {rank}: {said.decode(errors='replace')}")
 
 
 class HostsMembership:
@@ -141,9 +172,7 @@ class HostsMembership:
     def end(self, reason: str) -> None:
         """End pending calls on all ranks, and those that follow."""
         with suppress(PeerLost, ForkedError):
-            self._ranks.engine.give_up(reason)
-            if self._ranks.levels is not None:
-                self._ranks.levels.abort(reason)
+            self._ranks.end(reason)
 
     def leave(self) -> None:
         """Leave the group once pending calls have ended; in a fork do nothing."""
@@ -160,6 +189,7 @@ class HostsMembership:
         """Leave what is pending, in a process that ends; in a fork do nothing."""
         if os.getpid() != self._pid:
             return
+        self._ranks.engine.drain()
         self.end("the process of a rank ends")
         self._rings.abandon()
         self._completer.close()
@@ -178,15 +208,22 @@ class HostQueue:
 
     def submit(self, call: HostCall, timeout_s: float) -> HostOutcome:
         """Have a call made after those before it."""
-        return HostOutcome(self._thread.submit(lambda: self._make(call, timeout_s)))
+        future = self._thread.submit(lambda: self._make(call, timeout_s))
+        return HostOutcome(future, lambda error: self._interrupt(call, error))
 
     def make(self, call: HostCall, timeout_s: float) -> list[bytes]:
         """Make a call after those before it, and wait for it."""
-        return self.submit(call, timeout_s).differences()
+        outcome = self.submit(call, timeout_s)
+        outcome.wait()
+        return outcome.differences()
 
     def close(self) -> None:
         """Take no more calls, and wait for those that were given."""
         self._thread.close()
+
+    def _interrupt(self, call: HostCall, error: BaseException) -> None:
+        """End the group: the thread is in the middle of a call that its caller has left."""
+        self._ranks.end(f"{call.text} was interrupted by {type(error).__name__}")
 
     def _make(self, call: HostCall, timeout_s: float) -> None:
         engine = self._ranks.engine
@@ -223,12 +260,18 @@ class HostQueue:
 class HostOutcome:
     """What becomes of a call on the thread of a group; see `_kernels.Outcome`."""
 
-    def __init__(self, future: Future[None]) -> None:
+    def __init__(self, future: Future[None], interrupt: Callable[[BaseException], None]) -> None:
         self._future = future
+        self._interrupt = interrupt
 
     def wait(self, seconds: float | None = None) -> bool:
         """Return whether the call has ended; wait so long for it, without a bound if None."""
-        return bool(wait([self._future], seconds).done)
+        try:
+            return bool(wait([self._future], seconds).done)
+        except BaseException as error:  # of a signal handler
+            if seconds is None:
+                self._interrupt(error)
+            raise
 
     def differences(self) -> list[bytes]:
         """Return nothing; raise what the call raised, of different calls, too."""

@@ -78,13 +78,17 @@ _REMEDY = (
 )
 
 
+#: Longest time-out of a group in shared memory.
+MOST_TIMEOUT_S = 1e6
+
+
 def check_timeout(timeout_s: float) -> float:
     """Return a valid time-out, seconds.
 
     Raises:
         ConfigError: it is out of range.
     """
-    if not 0 < timeout_s <= 1e6:
+    if not 0 < timeout_s <= MOST_TIMEOUT_S:
         raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
     return timeout_s
 

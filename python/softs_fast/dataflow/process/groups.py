@@ -59,7 +59,9 @@ class Groups:
 
         from ...collectives import host_backend, hosts_backend
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if isinstance(meeting, str):
+            # On one host. Groups of gloo that a program makes among several need the network.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = host_backend() if isinstance(meeting, str) else hosts_backend(credentials)
         self._worker = worker
         self._workers = workers = declaration.workers

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use softs_shm::ForeignBytes;
+use softs_shm::{ForeignBytes, unacknowledged};
 
 use super::peer::{Failure, Peer};
 use crate::error::os_text;
@@ -17,6 +17,8 @@ use crate::transport::socket::{self, timespec};
 
 /// How often a call that waits looks for hosts that are gone, and for signals.
 const TICK: Duration = Duration::from_millis(100);
+/// How often a rank that leaves looks whether all has arrived.
+const LEAVE_TICK: Duration = Duration::from_millis(2);
 
 /// A rank, and the memory of a message to it or from it.
 pub type Message<'a> = (usize, ForeignBytes<'a>);
@@ -105,6 +107,30 @@ impl Mesh {
         lock(&self.lost).clone()
     }
 
+    /// Ranks of which the connection has ended.
+    pub fn ended(&self) -> Vec<usize> {
+        let has_ended =
+            |rank: &usize| self.sockets[*rank].as_ref().is_some_and(|socket| !socket::is_open(socket));
+        (0..self.sockets.len()).filter(has_ended).collect()
+    }
+
+    /// Waits until the hosts of the other ranks have all that was sent. A ping that meets a connection that has ended makes
+    /// the kernel drop what is on its way. `stall`: how long none of it may be taken.
+    pub fn drain(&self, stall: Duration, interrupted: &mut dyn FnMut() -> bool) {
+        let (mut least, mut moved_at) = (u64::MAX, Instant::now());
+        while !self.is_shut.load(Ordering::Acquire) {
+            let open = self.sockets.iter().flatten().filter(|socket| socket::is_open(socket));
+            let left: u64 = open.map(|socket| unacknowledged(socket.as_fd()).unwrap_or(0)).sum();
+            if left < least {
+                (least, moved_at) = (left, Instant::now());
+            }
+            if left == 0 || moved_at.elapsed() >= stall || interrupted() {
+                break;
+            }
+            std::thread::sleep(LEAVE_TICK);
+        }
+    }
+
     /// Ends pending calls, here and of the other ranks. Later calls fail.
     pub fn shut_down(&self) {
         self.is_shut.store(true, Ordering::Release);
@@ -163,11 +189,7 @@ impl Mesh {
             Failure::Lost(_) => vec![rank],
             Failure::Refused(_) => Vec::new(),
         };
-        let is_open =
-            |socket: &Option<Arc<OwnedFd>>| socket.as_ref().is_none_or(|socket| socket::is_open(socket));
-        ended.extend(
-            (0..self.sockets.len()).filter(|other| *other != rank && !is_open(&self.sockets[*other])),
-        );
+        ended.extend(self.ended().into_iter().filter(|other| *other != rank));
         ended.sort_unstable();
         if !self.is_shut.load(Ordering::Acquire) {
             *lock(&self.lost) = ended;

@@ -134,9 +134,9 @@ impl Listening {
                 return Err(MeshError::Broken(joining.late(&missing, timeout)));
             }
             let waited = joining.wait(left.min(TICK));
-            let is_idle =
-                waited.map_err(|error| MeshError::Broken(format!("cannot wait: {}", os_text(error))))?;
-            if is_idle && interrupted() {
+            waited.map_err(|error| MeshError::Broken(format!("cannot wait: {}", os_text(error))))?;
+            // However many strangers come.
+            if interrupted() {
                 return Ok(Waited::Interrupted);
             }
         }
@@ -275,8 +275,8 @@ impl Joining<'_> {
         Ok(rank)
     }
 
-    /// Waits until something can be done; whether nothing can when the time is over.
-    fn wait(&self, timeout: Duration) -> Result<bool, Errno> {
+    /// Waits until something can be done, or the time is over.
+    fn wait(&self, timeout: Duration) -> Result<(), Errno> {
         let waitables: Vec<_> = self.dials.iter().filter_map(|(_, attempt)| attempt.waitable()).collect();
         let mut sources = vec![source(self.listening.listener.as_fd(), self.has_room(), false)];
         sources.extend(waitables.iter().map(|(fd, write)| source(fd.as_fd(), !write, *write)));
@@ -284,8 +284,7 @@ impl Joining<'_> {
             self.guests.iter().map(|guest| source(guest.peer.as_fd(), true, guest.peer.has_output())),
         );
         match poll(&mut sources, Some(&timespec(timeout))) {
-            Ok(n) => Ok(n == 0),
-            Err(Errno::INTR) => Ok(true),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
         }
     }

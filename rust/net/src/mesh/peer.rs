@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use softs_proto::mesh::{Incoming, Outgoing, Part};
-use softs_shm::{ForeignBytes, SendList, silence};
+use softs_shm::{ForeignBytes, SendList, silence, unacknowledged};
 
 use crate::error::os_text;
 use crate::tls::{BATCH_BYTES, Credentials, Encrypted, Over, Plaintext, Service, TlsError, is_tls};
@@ -212,7 +212,10 @@ impl Peer {
                 silent.as_secs_f64()
             )));
         }
-        if now.saturating_duration_since(self.sent_at) >= PING && !self.has_output() {
+        // While something waits for an acknowledgement nothing more is needed, and a rank that only sends reads no pings:
+        // they would fill all buffers.
+        let is_quiet = now.saturating_duration_since(self.sent_at) >= PING && !self.has_output();
+        if is_quiet && matches!(unacknowledged(self.fd.as_fd()), Ok(0)) {
             self.outgoing.ping();
         }
         Ok(())
