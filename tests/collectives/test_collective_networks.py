@@ -16,7 +16,6 @@ from emulator import Shape
 from networks import Line, Network
 from token_files import token_file
 
-WATCHDOG_S = 60.0
 #: One that is longer than a host may be silent, and one that is shorter.
 SHORT_CUT_S = 0.4
 
