@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "security.md"
 #: A row of the table, by its cells: what listens, the files where it does, which peers may connect, what is encrypted, off
 #: loopback.
-ROW = re.compile(r"^\|" + r"([^|\n]*)\|" * 5 + "$", re.MULTILINE)
+ROW = re.compile(r"^\|" + r"([^|\n]*)\|" * 5 + r"(?:[^|\n]*\|)?$", re.MULTILINE)
 #: What makes a process reachable for others, by the suffix of a file: sockets, servers of libraries, memory with a name.
 OPENS = {
     ".py": (

@@ -4,8 +4,8 @@
 //! (S1); the kernel drops the lock when the owner exits or is killed, and [`sweep`] then removes the segment.
 //!
 //! All `unsafe` of this crate is in the private modules `copy::foreign_bytes`, `copy::raw_copy`, `lane::area`,
-//! `process::fork_guard`, `process::thread_signal`, `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`, and in tests. It
-//! rests on these invariants:
+//! `process::fork_guard`, `process::thread_signal`, `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`,
+//! `silence`, and in tests. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked
