@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -26,7 +27,7 @@ from softs_fast.collectives import DTYPE_CODES, LinkStrategy, ReduceOp, link_eng
 from softs_fast.collectives.link_engine import LinkEngine
 from softs_fast.errors import ConfigError, PeerLost, WireError
 from softs_fast.kernels import reduce
-from softs_fast.trust import Address, write_token
+from softs_fast.trust import Address, rotate_token, write_token
 
 SIZE = 4
 N = 1 << 18
@@ -312,12 +313,23 @@ def test_ranks_with_one_token_meet(tmp_path: Path, token: str) -> None:
     assert ranks.run(meets_with, 3, str(tmp_path), [{"token_file": token}] * 3) == ["joined"] * 3
 
 
-def test_a_rank_with_another_token_is_refused_with_the_reason(tmp_path: Path, token: str) -> None:
+def test_ranks_with_different_tokens_are_told_so_at_once(tmp_path: Path, token: str) -> None:
     write_token(tmp_path / "other")
-    options = [{"token_file": token}, {"token_file": str(tmp_path / "other")}]
-    told = ranks.run(meets_with, 2, str(tmp_path), options)
-    assert all(text.startswith("PeerLost") for text in told)
-    assert any("does not have the token" in text for text in told), told
+    options = [{"token_file": token}, {"token_file": token}, {"token_file": str(tmp_path / "other")}]
+    for text in ranks.run(meets_with, 3, str(tmp_path), options):
+        assert re.match(
+            r"ConfigError: rank 0 \(process \d+ on .+\) and rank 2 \(process \d+ on .+\) have different tokens; give all",
+            text,
+        )
+
+
+def test_ranks_meet_while_their_token_is_replaced(tmp_path: Path, token: str) -> None:
+    old = tmp_path / "old"
+    old.write_bytes(Path(token).read_bytes())
+    old.chmod(0o600)
+    rotate_token(Path(token))
+    options = [{"token_file": token}, {"token_file": str(old)}]
+    assert ranks.run(meets_with, 2, str(tmp_path), options) == ["joined"] * 2
 
 
 def test_ranks_with_a_token_and_without_are_told_so(tmp_path: Path, token: str) -> None:
@@ -374,7 +386,7 @@ def test_a_rank_of_a_host_that_knows_itself_by_loopback_listens_where_others_rea
 
 
 def test_a_rank_that_others_do_not_reach_is_named() -> None:
-    there = json.dumps(["tcp://192.0.2.1:5", "00" * 16, False, "process 1"]).encode()
+    there = json.dumps(["tcp://192.0.2.1:5", "00" * 16, False, "process 1", []]).encode()
     with pytest.raises(
         ConfigError, match=r"rank 0 listens on loopback, and rank 1 does not; give each host="
     ):

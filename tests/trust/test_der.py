@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from token_files import token_file
 
 from softs_fast.errors import ConfigError
-from softs_fast.trust import TlsFiles
+from softs_fast.trust import TlsFiles, jobs_of
 
 PEM, PLAIN = form.Encoding.PEM, form.NoEncryption()
 
@@ -58,8 +58,18 @@ def test_a_token_file(tmp_path: Path) -> None:
     assert whole(TlsFiles(token_file=path))[0].public_key() != own.public_key(), "a new key each time"
 
 
+def test_jobs_are_told_from_the_certificates_of_a_token_file_alone(tmp_path: Path) -> None:
+    files = TlsFiles(token_file=token_file(tmp_path / "token", "b", "a"))
+    assert jobs_of(files.der()) == [whole[:32] for whole in files.fingerprints()]
+    cert, key, ca = issued(tmp_path)
+    pem = TlsFiles(cert, key, ca).der()
+    assert pem is not None
+    assert jobs_of(pem) == []
+
+
 def test_without_files_there_is_nothing() -> None:
     assert TlsFiles().der() is None
+    assert jobs_of(None) == []
 
 
 def test_both_ends_show_a_certificate(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -22,7 +22,7 @@ from softs_fast.collectives.tensors import plain
 from softs_fast.errors import ConfigError, PeerLost, WireError
 from softs_fast.kernels import reduce
 from softs_fast.tensors import as_plain
-from softs_fast.trust import Address, Der, bracketed, check_reachable, is_loopback
+from softs_fast.trust import Address, Der, bracketed, check_reachable, is_loopback, jobs_of
 
 # Of a tensor: while one chunk is reduced by the ranks, the results of the one before are spread.
 _CHUNK_BYTES = 4 << 20
@@ -106,28 +106,29 @@ class LinkEngine(Engine):
 
         Raises:
             ConfigError: the host is reached by other machines, and there are neither credentials nor `plain`; or the
-                ranks differ in that.
+                ranks differ in that, or have different tokens.
             PeerLost: a rank did not join in time, or does not prove that it belongs to the job.
         """
         connect_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         meeting = as_rendezvous(place, rank, size, name=name, timeout_s=connect_s)
         store = store_of(meeting)
         mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
-        proves, process = (
+        shown = (
             credentials is not None,
             f"process {os.getpid()} on {platform.node()[:_LONGEST_HOST]}",
+            jobs_of(credentials),
         )
         try:
-            own = Offer(mesh.endpoint, mesh.key, proves, process)
+            own = Offer(mesh.endpoint, mesh.key, *shown)
             offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
             others = [offer for offer in offers if not offer.is_on_loopback]
             if 0 < len(others) < size:
                 # On the host of the store its name may stand for loopback.
-                if host is None and own.is_on_loopback and (proves or plain):
+                if host is None and own.is_on_loopback and (own.proves or plain):
                     mesh.shut_down()
                     host = Address.parse(others[0].endpoint, "a rank", "tcp://").own_side()
                     mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
-                    own = Offer(mesh.endpoint, mesh.key, proves, process)
+                    own = Offer(mesh.endpoint, mesh.key, *shown)
                 offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
             _check_alike(offers)
             mesh.join(rank, [(offer.endpoint, offer.key) for offer in offers], connect_s)
@@ -326,19 +327,23 @@ class Offer(NamedTuple):
         key: Bytes that they show it.
         proves: Whether it shows certificates.
         process: Its process and its host, for texts.
+        tokens: What tells its tokens from others, as a certificate does; empty if they are not known.
     """
 
     endpoint: str
     key: bytes
     proves: bool
     process: str = ""
+    tokens: Sequence[str] = ()
 
     @classmethod
     def parse(cls, said: bytes) -> Self:
         """Read the text of another rank."""
         try:
-            endpoint, key, proves, process = json.loads(said)
-            return cls(str(endpoint), bytes.fromhex(key), bool(proves), str(process))
+            endpoint, key, proves, process, tokens = json.loads(said)
+            return cls(
+                str(endpoint), bytes.fromhex(key), bool(proves), str(process), [str(one) for one in tokens]
+            )
         except (ValueError, TypeError) as error:
             raise WireError(f"a rank tells no endpoint: {error}") from None
 
@@ -354,7 +359,7 @@ class Offer(NamedTuple):
 
     def text(self) -> bytes:
         """Return the text for other ranks."""
-        return json.dumps([self.endpoint, self.key.hex(), self.proves, self.process]).encode()
+        return json.dumps([self.endpoint, self.key.hex(), *self[2:]]).encode()
 
 
 def listen(
@@ -417,7 +422,11 @@ def _endpoint(host: str, name: str, credentials: Der | None, plain: bool) -> str
 
 
 def _check_alike(offers: Sequence[Offer]) -> None:
-    """Raise ConfigError, on all ranks, unless all show certificates, or none, and all are on loopback, or none."""
+    """Raise ConfigError, on all ranks, unless all show certificates, or none, and all are on loopback, or none.
+
+    A rank that refuses a connection cannot tell whether a stranger has made it, so it would wait for a rank with another
+    token until its time is over: tokens are compared here, too.
+    """
     for what, remedy, found in (
         ("has a token file", _REMEDY, [offer.proves for offer in offers]),
         (
@@ -429,4 +438,10 @@ def _check_alike(offers: Sequence[Offer]) -> None:
         if len(set(found)) > 1:
             raise ConfigError(
                 f"rank {found.index(True)} {what}, and rank {found.index(False)} does not; {remedy}"
+            )
+    for (one, ours), (other, theirs) in combinations(enumerate(offers), 2):
+        if ours.tokens and theirs.tokens and set(ours.tokens).isdisjoint(theirs.tokens):
+            raise ConfigError(
+                f"rank {one} ({ours.process}) and rank {other} ({theirs.process}) have different tokens; give all ranks "
+                "the same token file (softs-fast keys show FILE prints what tells them apart)"
             )

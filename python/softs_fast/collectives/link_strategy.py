@@ -64,7 +64,7 @@ class LinkStrategy(EngineStrategy):
 
         Raises:
             ConfigError: the strategy is in a group already; the token file cannot be used; other machines reach this
-                host, and there is neither a token file nor `plain`; or the ranks differ in that.
+                host, and there is neither a token file nor `plain`; or the ranks differ in that, or have different tokens.
             PeerLost: a rank did not join in time, or does not prove that it belongs to the job.
         """
         if self._engine is not None:

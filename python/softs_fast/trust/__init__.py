@@ -18,7 +18,7 @@ from .addresses import Address, UnknownHostError, bracketed, check_reachable, is
 from .handshake import refusal_of, tls_problem
 from .outage import CONNECT_S, Attempt, Outage
 from .places import Place
-from .tls import Der, TlsFiles
+from .tls import Der, TlsFiles, jobs_of
 from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "bracketed",
     "check_reachable",
     "is_loopback",
+    "jobs_of",
     "new_token",
     "read_tokens",
     "refusal_of",

@@ -22,11 +22,13 @@ from .addresses import Address
 from .kept import Kept, read_public, read_secret
 from .tokens import read_tokens
 
-__all__ = ["Der", "TlsFiles"]
+__all__ = ["Der", "TlsFiles", "jobs_of"]
 
 _LOGGER = logging.getLogger(__name__)
 #: Key (PKCS#8), certificates and CAs of peers, as the native side takes them.
 Der = tuple[bytes, list[bytes], list[bytes]]
+# In the name of the CA that a token makes: the start of its fingerprint.
+_JOB = re.compile(rb"softs-fast job ([0-9a-f]{32})")
 #: MFD_NOEXEC_SEAL of Linux.
 _NOEXEC_SEAL = 0x8
 
@@ -282,6 +284,12 @@ class TlsFiles:
             write_file(cert, pem_cert)
         except OSError as error:
             raise ConfigError(f"cannot write {cert} and {key}: {error.strerror}") from None
+
+
+def jobs_of(credentials: Der | None) -> list[str]:
+    """Return the start of the fingerprint of each token; empty if a CA is of PEM files, or without credentials."""
+    found = [_JOB.search(root) for root in credentials[2]] if credentials else []
+    return [one[1].decode() for one in found if one] if all(found) else []
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def create(options: Any, _: object) -> door.SoftsBackend:
 
     Raises:
         ConfigError: the ranks of a host cannot see each other, or are of several versions; ranks are on several hosts,
-            and some of them have no token file.
+            and some of them have no token file, or another one.
         PeerLost: a rank did not come in time.
         SegmentError: no shared memory.
     """
