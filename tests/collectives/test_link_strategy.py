@@ -348,9 +348,9 @@ def test_the_variable_names_a_token_file_unless_the_network_is_trusted(tmp_path:
 
 def test_other_machines_are_reached_with_a_token_file_or_by_a_word(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"without TLS; .*softs-fast keys new FILE.* plain=True"):
-        LinkStrategy(host="192.0.2.1").init(0, 2, tmp_path)
+        LinkStrategy(host="192.0.2.1", timeout_s=0.1).init(0, 2, tmp_path)
     with pytest.raises(ConfigError, match=r"host .* is 0\.0\.0\.0; give an address"):
-        LinkStrategy(host="0.0.0.0", plain=True).init(0, 2, tmp_path)
+        LinkStrategy(host="0.0.0.0", plain=True, timeout_s=0.1).init(0, 2, tmp_path)
 
 
 class Told:
@@ -364,6 +364,19 @@ class Told:
 
     def close(self) -> None:
         pass
+
+
+def meets_alone(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    """Rank 1 has neither a token nor the word, and is on the network."""
+    with pytest.raises(ConfigError) as raised:
+        LinkStrategy(host=None if rank == 0 else "192.0.2.1", timeout_s=NEVER_S).init(rank, size, folder)
+    return str(raised.value)
+
+
+def test_ranks_do_not_wait_for_one_that_cannot_listen(tmp_path: Path) -> None:
+    told = ranks.run(meets_alone, 2, str(tmp_path))
+    assert told[0] == f"rank 1 does not take part: {told[1]}"
+    assert "softs-fast keys new" in told[1]
 
 
 def meets_by_name(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
@@ -112,7 +112,13 @@ class LinkEngine(Engine):
         connect_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         meeting = as_rendezvous(place, rank, size, name=name, timeout_s=connect_s)
         store = store_of(meeting)
-        mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
+        try:
+            mesh = listen(store, name, host=host, credentials=credentials, plain=plain)
+        except ConfigError as error:
+            # Else the others would wait for this rank.
+            with suppress(PeerLost):
+                meeting.exchange(Offer("", b"", False, str(error)).text(), timeout_s)
+            raise
         shown = (
             credentials is not None,
             f"process {os.getpid()} on {platform.node()[:_LONGEST_HOST]}",
@@ -121,6 +127,9 @@ class LinkEngine(Engine):
         try:
             own = Offer(mesh.endpoint, mesh.key, *shown)
             offers = [Offer.parse(said) for said in meeting.exchange(own.text(), timeout_s)]
+            for number, offer in enumerate(offers):
+                if not offer.endpoint:
+                    raise ConfigError(f"rank {number} does not take part: {offer.process}")
             others = [offer for offer in offers if not offer.is_on_loopback]
             if 0 < len(others) < size:
                 # On the host of the store its name may stand for loopback.
@@ -326,7 +335,7 @@ class Offer(NamedTuple):
         endpoint: Where it listens.
         key: Bytes that they show it.
         proves: Whether it shows certificates.
-        process: Its process and its host, for texts.
+        process: Its process and its host, for texts; without an endpoint why it has none.
         tokens: What tells its tokens from others, as a certificate does; empty if they are not known.
     """
 
