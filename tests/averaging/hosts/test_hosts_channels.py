@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from softs_fast.averaging.hosts import torch_channel
+from softs_fast.averaging.hosts.channel import PIECE_BYTES
 from softs_fast.averaging.hosts.mpi_channel import require_threads
 from softs_fast.averaging.hosts.torch_channel import TorchChannel
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.trust import write_token
 
 
 @pytest.fixture(params=["clone", "older torch"])
@@ -66,6 +71,38 @@ def test_many_messages_are_taken_in_several_calls(store: dist.Store) -> None:
         one.send(1, b"")
     assert len(other.receive()) == torch_channel._MOST_AT_ONCE
     assert len(other.receive()) == 1
+
+
+def channels(monkeypatch: pytest.MonkeyPatch, tokens: list[Path]) -> list[TorchChannel]:
+    """Return a channel of each of two ranks, of which the processes have these token files."""
+    store, found = dist.HashStore(), []
+    for rank, token in enumerate(tokens):
+        monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", str(token))
+        found.append(TorchChannel(store, "name", rank, [1 - rank]))
+    return found
+
+
+def transfer(ends: list[TorchChannel], memory: torch.Tensor) -> bytes:
+    """Send memory from rank 0 to rank 1."""
+    arrived = bytearray()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(lambda: ends[0].stream(0, 1, 7).send(memory))
+        stream = ends[1].stream(0, 1, 7)
+        stream.receive(len(memory), lambda at, piece: arrived.extend(piece.numpy().tobytes()))
+        stream.close()
+        sent.result()
+    return bytes(arrived)
+
+
+def test_weights_go_between_holders_of_one_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="makes certificates")
+    own, other = tmp_path / "own", tmp_path / "other"
+    for path in (own, other):
+        write_token(path)
+    memory = (torch.arange(3 * PIECE_BYTES // 2) % 251).to(torch.uint8)
+    assert transfer(channels(monkeypatch, [own, own]), memory) == memory.numpy().tobytes()
+    with pytest.raises(PeerLost, match="have different tokens"):
+        transfer(channels(monkeypatch, [own, other]), memory)
 
 
 def test_a_store_that_has_gone_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:

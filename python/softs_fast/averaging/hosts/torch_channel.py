@@ -13,7 +13,7 @@ from torch import Tensor
 from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pieces
 from softs_fast.averaging.hosts.correspondent import SILENT_S
 from softs_fast.collectives import LinkEngine, Messages, TorchStore, listen
-from softs_fast.errors import PeerLost
+from softs_fast.errors import ConfigError, PeerLost, WireError
 from softs_fast.trust import Place, TlsFiles
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ class TorchChannel(Channel):
         name = f"{donor}.{reader}.{transfer}"
         place = dist.PrefixStore(name, _connection(self._store))
         number = int(self._rank == reader)
-        engine = LinkEngine.meet(
-            number, 2, place, name="transfer", timeout_s=SILENT_S, credentials=self._credentials
-        )
+        try:
+            engine = LinkEngine.meet(
+                number, 2, place, name="transfer", timeout_s=SILENT_S, credentials=self._credentials
+            )
+        except (ConfigError, WireError) as error:
+            # Of the other rank: its token, what it says. A training goes on with others.
+            raise PeerLost(str(error)) from error
         return _LinkStream(engine, lambda: self._is_closing)
 
     def close(self) -> None:
