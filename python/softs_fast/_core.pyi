@@ -876,6 +876,83 @@ class Lease:
     def __len__(self) -> int: ...
 
 @final
+class StoreServer:
+    """Keys and values for `StoreClient`s, served by a thread without the GIL.
+
+    Args:
+        endpoint: Where it listens, such as `tcp://10.0.0.5:0`.
+        credentials: What both ends show each other, as `TlsFiles.der` returns it; None for processes of this user on this host.
+        most_bytes: Bytes of all keys and values.
+
+    Raises:
+        ConfigError: the endpoint or the credentials are malformed, or other machines could connect without credentials.
+        EndpointInUse: a process listens there.
+        PeerLost: the address is none of this machine, or the system has no more descriptors.
+    """
+
+    def __new__(
+        cls, endpoint: str, credentials: tuple[bytes, list[bytes], list[bytes]] | None, most_bytes: int
+    ) -> StoreServer: ...
+    @property
+    def endpoint(self) -> str:
+        """Where clients connect to, wildcards resolved."""
+
+    def close(self) -> None:
+        """End all connections; a second call does nothing."""
+
+@final
+class StoreClient:
+    """Asks a `StoreServer`; each call gives the GIL up, and returns None if there is no reply within `timeout_s`.
+
+    A call that waits has a connection for itself, so it holds up no other one.
+
+    Args:
+        endpoint: Where the server listens.
+        credentials: What both ends show each other; None for a server of this user on this host.
+        timeout_s: Seconds within which it begins to listen.
+
+    Raises:
+        ConfigError: the endpoint or the credentials are malformed, or it is on another host and there are no credentials.
+        PeerLost: nothing listens there, or one of both ends refuses the other.
+    """
+
+    def __new__(
+        cls, endpoint: str, credentials: tuple[bytes, list[bytes], list[bytes]] | None, timeout_s: float
+    ) -> StoreClient: ...
+    def set(self, key: bytes, value: bytes, timeout_s: float) -> bool | None:
+        """Store a value; return True.
+
+        Raises:
+            ConfigError: the store is full.
+            PeerLost: the server has ended, or refuses the request; so do all others.
+        """
+
+    def get(self, key: bytes, timeout_s: float) -> bytes | None:
+        """Return a value, once there is one."""
+
+    def add(self, key: bytes, amount: int, timeout_s: float) -> int | None:
+        """Add to a number, 0 at first; return the sum.
+
+        Raises:
+            ConfigError: the value of the key is no number, or the sum has more than 64 bits.
+        """
+
+    def compare_set(self, key: bytes, expected: bytes, desired: bytes, timeout_s: float) -> bytes | None:
+        """Store a value if the present one is `expected`, or there is none and that is empty; return the value afterwards."""
+
+    def check(self, keys: list[bytes], timeout_s: float) -> bool | None:
+        """Return whether all keys have values."""
+
+    def wait(self, keys: list[bytes], timeout_s: float) -> bool | None:
+        """Return True, once all keys have values."""
+
+    def delete(self, key: bytes, timeout_s: float) -> bool | None:
+        """Remove a key; return whether there was one."""
+
+    def count(self, timeout_s: float) -> int | None:
+        """Return how many keys there are."""
+
+@final
 class Supplier:
     """A supplier of one broker. Orders arrive through the lanes of clients on this machine, and from the broker."""
 

@@ -20,7 +20,7 @@ N = 300_000
 
 def connected(rank: int, size: int, address: str) -> LinkStrategy:
     """Connect without torch.distributed."""
-    return LinkStrategy(timeout_s=100.0).init(rank, size, f"tcp://{address}:29501")
+    return LinkStrategy(timeout_s=100.0).init(rank, size, f"softs://{address}:29501")
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     register()
     dist.init_process_group(
         backend,
-        init_method=f"tcp://{address}:29500",
+        init_method=f"{'tcp' if backend == 'softs+plain' else 'softs'}://{address}:29500",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=100),

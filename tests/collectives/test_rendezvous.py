@@ -185,8 +185,3 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="another user"):
         as_rendezvous(tmp_path, 0, 1, name="g", timeout_s=1.0)
-
-
-def test_a_place_with_a_token_file_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"checks no token; give tcp://HOST:PORT or a folder"):
-        as_rendezvous("softs://host/job?token_file=job.token", 0, 1, name="g", timeout_s=1.0)

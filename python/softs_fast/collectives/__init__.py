@@ -21,6 +21,7 @@ from softs_fast.collectives.host.group import strategy_of_process
 from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.link_engine import LinkEngine, Messages, listen
+from softs_fast.collectives.link_store import LinkStore, StoreServer, register_places
 from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import Topology, discover
@@ -46,6 +47,9 @@ from softs_fast.collectives.tensors import (
 )
 from softs_fast.collectives.torch_strategy import TorchStrategy
 
+# With this import torch knows init_method="softs://...", whichever backend the group has.
+register_places()
+
 __all__ = [
     "DTYPE_CODES",
     "MAX_MESSAGE_BYTES",
@@ -58,6 +62,7 @@ __all__ = [
     "HierarchicalStrategy",
     "Lap",
     "LinkEngine",
+    "LinkStore",
     "LinkStrategy",
     "Messages",
     "Meter",
@@ -68,6 +73,7 @@ __all__ = [
     "Rendezvous",
     "Schedule",
     "ShmStrategy",
+    "StoreServer",
     "Strategy",
     "SubsetRendezvous",
     "Topology",

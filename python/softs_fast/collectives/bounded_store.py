@@ -61,7 +61,7 @@ class BoundedStore:
                 f"the store has not answered for {self._timeout_s} s: the process that serves it is stopped or cannot be "
                 "reached; its loss cannot be survived, start all ranks anew"
             ) from error
-        except RuntimeError as error:
+        except (RuntimeError, PeerLost) as error:
             raise PeerLost(
                 f"the store has failed, and the loss of the process that serves it cannot be survived: {error}; start all "
                 "ranks anew"

@@ -33,7 +33,7 @@ class LinkStrategy(EngineStrategy):
     Example:
         >>> from softs_fast.collectives import LinkStrategy
         >>> def join(rank, size):
-        ...     return LinkStrategy(token_file="/etc/job.token").init(rank, size, "tcp://host0:29500")
+        ...     return LinkStrategy(token_file="/etc/job.token").init(rank, size, "softs://host0")
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class LinkStrategy(EngineStrategy):
         """
         if self._engine is not None:
             raise ConfigError("this strategy is in a group already; close it first, or make another one")
-        # Of a place without an address only the rule for the variable is used.
-        files = TlsFiles() if self._plain else Place(()).credentials_or(TlsFiles(token_file=self._token_file))
+        own = TlsFiles(token_file=self._token_file)
+        files = TlsFiles() if self._plain else _place(rendezvous).credentials_or(own)
         self._engine = LinkEngine.meet(
             rank,
             size,
@@ -118,3 +118,9 @@ class LinkStrategy(EngineStrategy):
             plain=plain,
         )
         return strategy
+
+
+def _place(rendezvous: object) -> Place:
+    """Return where the ranks meet, if it may name a token file; else a place by which the rule for the variable is used."""
+    is_place = isinstance(rendezvous, str) and rendezvous.startswith("softs://")
+    return Place.parse(rendezvous, "ranks") if is_place else Place(())

@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from softs_fast.collectives.link_store import LinkStore
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.identity import Process, this_process
 from softs_fast.trust import Address
@@ -221,13 +222,28 @@ class TorchStore:
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """Host and port of a TCPStore, also of one behind prefixes; None for other stores."""
-        from torch.distributed import PrefixStore, TCPStore
+        """Host and port of a TCPStore or a LinkStore, also of one behind prefixes; None for other stores."""
+        from torch.distributed import TCPStore
+
+        store = self._bare
+        return (store.host, store.port) if isinstance(store, TCPStore | LinkStore) else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether each process that reaches its server can read and write it, as that of a TCPStore."""
+        from torch.distributed import TCPStore
+
+        return isinstance(self._bare, TCPStore)
+
+    @property
+    def _bare(self) -> Store:
+        """The store behind all prefixes."""
+        from torch.distributed import PrefixStore
 
         store = self._store
         while isinstance(store, PrefixStore):
             store = store.underlying_store
-        return (store.host, store.port) if isinstance(store, TCPStore) else None
+        return store
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
@@ -245,7 +261,7 @@ class TorchStore:
 
     def delete(self, key: str) -> None:
         """Remove a value, if the store supports it."""
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, PeerLost):
             self._store.delete_key(key)
 
     def decide(self, key: str, value: bytes) -> None:
@@ -327,11 +343,12 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
 
     Args:
         place: a `Rendezvous`; a `torch.distributed` Store or ProcessGroup; the path of a folder of this host, also as
-            "file://PATH"; "tcp://HOST:PORT", where rank 0 opens a TCPStore.
+            "file://PATH"; "softs://HOST:PORT/JOB?token_file=FILE", where rank 0 serves a `LinkStore`; "tcp://HOST:PORT",
+            where it opens a TCPStore, which checks no token.
         rank: this process's number.
         size: number of ranks.
         name: distinguishes groups that use the same place.
-        timeout_s: how long to wait for a TCP server, seconds.
+        timeout_s: how long to wait for the process that serves a store, seconds.
 
     Raises:
         ConfigError: none of these, or not for this rank and size.
@@ -346,8 +363,8 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
     if isinstance(place, Rendezvous):
         return place
     raise ConfigError(
-        f"rendezvous is a {type(place).__name__}; give a Store or ProcessGroup of torch.distributed, a folder, or "
-        "tcp://HOST:PORT"
+        f"rendezvous is a {type(place).__name__}; give a Store or ProcessGroup of torch.distributed, a folder, "
+        "softs://HOST:PORT or tcp://HOST:PORT"
     )
 
 
@@ -357,8 +374,8 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
     Args:
         place: Place where the ranks meet, as for `as_rendezvous`.
         size: Number of ranks.
-        serves: Whether this process opens the TCPStore of an address; others connect to it.
-        timeout_s: Seconds to wait for a TCP server.
+        serves: Whether this process serves the store of an address; others connect to it.
+        timeout_s: Seconds to wait for the process that serves it.
 
     Raises:
         ConfigError: the address is malformed, or the folder is another user's.
@@ -369,9 +386,7 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
         if text.startswith("tcp://"):
             return TorchStore(_tcp_store(text, size, serves, timeout_s))
         if text.startswith("softs://"):
-            raise ConfigError(
-                "rendezvous is a softs:// place, and torch's store checks no token; give tcp://HOST:PORT or a folder"
-            )
+            return TorchStore(LinkStore.at(text, serves=serves, timeout_s=timeout_s))
         return FolderStore(text.removeprefix("file://"))
     import torch.distributed as dist
 

@@ -21,7 +21,7 @@ _FORM = f"{_SCHEME}HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
 _VARIABLE = "SOFTS_FAST_TOKEN_FILE"
 _JOB = re.compile(r"[A-Za-z0-9._-]+")
 #: Ports of services that have a standard one; they differ because one host may run all of them.
-_PORTS = {"host link": 4700, "coordinator": 29401, "parameter server": 8000}
+_PORTS = {"host link": 4700, "coordinator": 29401, "parameter server": 8000, "ranks": 29402}
 
 Credentials = TypeVar("Credentials", bound=TlsFiles)
 

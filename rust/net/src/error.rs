@@ -74,9 +74,9 @@ pub enum NetError {
         /// What it did.
         why: String,
     },
-    /// Other machines could reach the control stream of a flow, and it has no credentials.
+    /// Other machines could reach the control stream of a flow or a store, and it has no credentials.
     #[error(
-        "endpoint {endpoint} can be reached from other machines; give master and workers the same token file, or use ipc:// or 127.0.0.1"
+        "endpoint {endpoint} can be reached from other machines; give both ends the same token file, or use ipc:// or 127.0.0.1"
     )]
     TokenNeeded {
         /// Where.
@@ -101,6 +101,14 @@ pub enum NetError {
     /// No master of a flow listens there, or what listens says nothing or goes.
     #[error("no master at {endpoint}: {why}")]
     NoMaster {
+        /// Where.
+        endpoint: String,
+        /// The error text of the kernel, or ours.
+        why: String,
+    },
+    /// No store listens there, or one of both ends refused the other.
+    #[error("no store at {endpoint}: {why}")]
+    NoStore {
         /// Where.
         endpoint: String,
         /// The error text of the kernel, or ours.
@@ -146,6 +154,14 @@ impl NetError {
         match self {
             Self::RemoteNotAllowed { endpoint } => Self::CredentialsNeeded { endpoint },
             Self::NoBroker { endpoint, why } => Self::NoLink { endpoint, why },
+            other => other,
+        }
+    }
+
+    /// Of what needs a token off loopback.
+    pub(crate) fn token_needed(self) -> Self {
+        match self {
+            Self::RemoteNotAllowed { endpoint } => Self::TokenNeeded { endpoint },
             other => other,
         }
     }

@@ -8,6 +8,7 @@
 //! * [`tls`]: encryption of links and flows.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`mesh`]: messages between the ranks of a group on several hosts.
+//! * [`store`]: keys and values by which the ranks of a group meet.
 //! * [`end_after`]: ends this process after another one.
 //! * [`is_ours`]: whether the peer of a connection on this machine is this user.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
@@ -29,6 +30,8 @@ mod lanes;
 pub mod link;
 pub mod mesh;
 mod runtime;
+pub mod store;
+mod streams;
 pub mod supplier;
 pub mod tls;
 mod transport;
@@ -39,4 +42,5 @@ pub use error::NetError;
 pub use lanes::counters;
 pub use link::HostLink;
 pub use runtime::end_after;
+pub use streams::{Signals, Watch};
 pub use transport::{Connection, Endpoint, KeepAlive, MAX_SOCKET_PATH_BYTES, SPIN, is_ours, wait};

@@ -13,8 +13,9 @@ use std::process::{Child, Command, Stdio};
 
 use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::client::Waited;
-use softs_net::flow::{ClientOptions, FlowClient, FlowServer, ServerOptions, Signals, Taken, Watch};
+use softs_net::flow::{ClientOptions, FlowClient, FlowServer, ServerOptions, Taken};
 use softs_net::{BrokerHandle, Connection, Endpoint, KeepAlive, NetError, wait};
+use softs_net::{Signals, Watch};
 use softs_proto::flow::{Admission, Event, Introduction, Limits};
 
 /// The user id of a user without rights.

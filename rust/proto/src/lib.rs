@@ -10,6 +10,8 @@
 //! * [`framing`]: the frames of flows and links, in and out of bytes.
 //! * [`mesh`]: what the ranks of a group on several hosts say to each other.
 //! * [`silence`]: when a peer that says nothing counts as lost.
+//! * [`store`]: keys and values by which the ranks of a group meet.
+//! * [`streams`]: what the ends of a flow and of a store offer to their sockets.
 //! * [`standby`]: which of several brokers serves, and which one a peer uses.
 #![forbid(unsafe_code)]
 
@@ -27,6 +29,8 @@ pub mod mesh;
 mod patterns;
 pub mod silence;
 pub mod standby;
+pub mod store;
+pub mod streams;
 pub mod supplier;
 mod text;
 pub mod wire;

@@ -39,6 +39,7 @@ pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
         | NetError::NoBroker { .. }
         | NetError::NoLink { .. }
         | NetError::NoMaster { .. }
+        | NetError::NoStore { .. }
         | NetError::Lost { .. }
         | NetError::Os { .. } => "PeerLost",
         NetError::Protocol { .. } => "WireError",

@@ -13,6 +13,7 @@ mod mediums;
 mod memory;
 mod mesh;
 mod process;
+mod store;
 mod supplier;
 
 use pyo3::prelude::*;
@@ -48,6 +49,8 @@ mod _core {
     use crate::mesh::Mesh;
     #[pymodule_export]
     use crate::process::{end_after, is_alive, is_ours, this_process};
+    #[pymodule_export]
+    use crate::store::{StoreClient, StoreServer};
     #[pymodule_export]
     use crate::supplier::Supplier;
 

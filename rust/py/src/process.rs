@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use softs_net::flow::{Watch, pipe};
+use softs_net::Watch;
+use softs_net::flow::pipe;
 use softs_shm::{Identity, ProcessToken, is_process_alive, start_of};
 
 use crate::errors::raise;
@@ -148,7 +149,7 @@ impl WatchedSignals {
     }
 }
 
-impl softs_net::flow::Signals for WatchedSignals {
+impl softs_net::Signals for WatchedSignals {
     fn interrupted(&mut self) -> bool {
         self.signals.interrupted()
     }
@@ -185,7 +186,7 @@ fn set_wakeup_fd(py: Python<'_>, descriptor: i32) -> PyResult<i32> {
 pub(crate) fn waiting<H: Sync, T: Send>(
     py: Python<'_>,
     handle: &H,
-    call: impl FnOnce(&H, &mut dyn softs_net::flow::Signals) -> T + Send,
+    call: impl FnOnce(&H, &mut dyn softs_net::Signals) -> T + Send,
 ) -> PyResult<T> {
     let mut signals = WatchedSignals { signals: Signals::new(), writer: None };
     let done = py.detach(|| call(handle, &mut signals));

@@ -105,6 +105,25 @@ def test_weights_go_between_holders_of_one_token(monkeypatch: pytest.MonkeyPatch
         transfer(channels(monkeypatch, [own, other]), memory)
 
 
+class FarStore(dist.HashStore):
+    """A TCPStore of another host."""
+
+    host, port = "192.0.2.1", 29500
+
+
+def test_messages_go_into_no_store_that_anyone_of_another_host_reaches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FarStore()
+    monkeypatch.setattr(dist, "TCPStore", FarStore)
+    with pytest.raises(
+        ConfigError, match=r"in a store of torch at 192\.0\.2\.1:29500, which checks no token"
+    ):
+        TorchChannel(dist.PrefixStore("default_pg", store), "name", 0, [1])
+    monkeypatch.setattr(FarStore, "host", "127.0.0.1")
+    TorchChannel(store, "name", 0, [1])
+
+
 def test_a_store_that_has_gone_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = TorchChannel(dist.HashStore(), "name", 0, [1])
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.workers.host_meeting import HostMeeting
-from softs_fast.errors import ConfigError
 
 
 class Sharded(df.Role):
@@ -121,16 +119,3 @@ def test_all_begin_anew_with_new_groups(tmp_path: Path) -> None:
     undisturbed, _ = in_meeting("journal_flow", "make_ranks", folder=str(tmp_path / "undisturbed"))
     with undisturbed:
         assert {number: loss for number, _, loss in losses(undisturbed, 4)} == found
-
-
-def test_a_store_listens_at_the_address_of_the_master_alone() -> None:
-    meeting = HostMeeting("tcp://127.0.0.1:0")
-    port = f":{meeting.port:04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    lines += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()]
-    listening = [line[1] for line in lines if line[3] == "0A" and line[1].endswith(port)]
-    assert listening == [f"0100007F{port}"]
-    meeting.close()
-    meeting.close()
-    with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1 for process groups: Cannot assign"):
-        HostMeeting("tcp://192.0.2.1:0")

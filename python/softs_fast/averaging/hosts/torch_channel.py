@@ -14,7 +14,7 @@ from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pie
 from softs_fast.averaging.hosts.correspondent import SILENT_S
 from softs_fast.collectives import LinkEngine, Messages, TorchStore, listen
 from softs_fast.errors import ConfigError, PeerLost, WireError
-from softs_fast.trust import Place, TlsFiles
+from softs_fast.trust import Address, Place, TlsFiles, bracketed
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -39,7 +39,8 @@ class TorchChannel(Channel):
         others: The ranks that it exchanges messages with.
 
     Raises:
-        ConfigError: The store is on another host, and there is no token file, or one that cannot be used.
+        ConfigError: The store is on another host, and checks no token; or there is no token file, or one that cannot be
+            used.
     """
 
     def __init__(self, store: Store, name: str, rank: int, others: Iterable[int]) -> None:
@@ -51,6 +52,7 @@ class TorchChannel(Channel):
         self._unwritten: dict[int, float] = {}
         self._is_closing = False
         self._credentials = Place(()).credentials_or(TlsFiles()).der()
+        _check_open(self._values)
         # Before a transfer finds it: whether this rank may listen where the others reach it.
         listen(self._values, name, credentials=self._credentials).shut_down()
 
@@ -134,6 +136,18 @@ class _LinkStream(Stream):
             raise PeerLost("this rank leaves")
         with self._engine.call("a transfer"):
             self._engine.exchange(sends, receives)
+
+
+def _check_open(store: TorchStore) -> None:
+    """Raise ConfigError if all processes of other machines could write the messages."""
+    if not store.is_open or store.server is None:
+        return
+    host, port = store.server
+    if not Address.parse(f"{bracketed(host)}:{port}", "the store").is_loopback:
+        raise ConfigError(
+            f"messages of averaging would be in a store of torch at {host}:{port}, which checks no token; have all ranks meet by "
+            'init_process_group(init_method="softs://HOST?token_file=FILE"), with HOST of rank 0'
+        )
 
 
 def _connection(store: Store) -> Store:

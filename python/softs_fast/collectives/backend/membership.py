@@ -160,7 +160,7 @@ class Subgroup:
 
     def must_leave(self) -> bool:
         """Return whether a rank has made a call; if not, those that make one later learn that this one has left."""
-        with suppress(RuntimeError):  # the store has ended, with the process that served it
+        with suppress(RuntimeError, PeerLost):  # the store has ended, with the process that served it
             return not self._decide("group", _LEFT + b"%d" % self._rank).startswith(_LEFT)
         return False
 

@@ -96,6 +96,9 @@ class SessionStore(Store):
         """Delete a key; return whether there was one."""
         return self._do("delete", (key,)).found
 
+    # By this name torch calls it from behind a prefix.
+    deleteKey = delete_key
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Have get and wait wait for so long."""
         self._timeout = timeout

@@ -71,7 +71,7 @@ class Declared(records.Message, tag=20):
 
     Attributes:
         lines: Lines of the flow's declaration.
-        meeting_port: Port of the master's TCPStore, by which workers make process groups; 0: the flow has no groups.
+        meeting_port: Port of the master's store, by which workers make process groups; 0: the flow has no groups.
         host: Host at which the master listens, as its user has said.
     """
 

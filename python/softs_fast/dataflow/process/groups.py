@@ -17,7 +17,7 @@ from ..declare.sums import RankGroup
 __all__ = ["Groups", "has_groups"]
 
 #: How long one worker may wait for the others; the master says earlier which ones are missing.
-_MEET = timedelta(minutes=30)
+_MEET_S = 1800.0
 #: How long workers of a role may wait in `agree` for one that is in an earlier step: deadlines are the master's, and the
 #: end of a process ends the wait.
 _AGREE = timedelta(days=365)
@@ -38,11 +38,11 @@ class Groups:
         declaration: Declaration of the flow.
         worker: Number of this worker.
         meeting: Path of a file, empty when the first worker opens it, that all workers can open; or host and port of
-            a TCPStore.
+            the store of the master.
         credentials: What workers of several hosts show each other.
 
     Raises:
-        ConfigError: workers meet in a TCPStore, and torch is older than 2.15.
+        ConfigError: workers are on several hosts, and torch is older than 2.15.
         RuntimeError: a worker did not come, or another process group is there already.
     """
 
@@ -57,7 +57,7 @@ class Groups:
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        from ...collectives import host_backend, hosts_backend
+        from ...collectives import LinkStore, host_backend, hosts_backend
 
         if isinstance(meeting, str):
             # On one host. Groups of gloo that a program makes among several need the network.
@@ -68,8 +68,10 @@ class Groups:
         store = (
             dist.FileStore(meeting, len(workers))
             if isinstance(meeting, str)
-            else dist.TCPStore(*meeting, wait_for_workers=False, timeout=_MEET)
+            else LinkStore(*meeting, credentials=credentials, timeout_s=_MEET_S)
         )
+        # torch keeps no reference to one in Python.
+        self._store = store
         self._meshes: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         if store.add(f"processes of worker {worker}", 1) > 1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, FlowError
 from ...trust import Address, Place, bracketed
@@ -19,8 +20,10 @@ from ..process.by_hand import read_credentials
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
-from .host_meeting import HostMeeting
 from .returns import Returns
+
+if TYPE_CHECKING:
+    from ...collectives import StoreServer
 
 __all__ = ["HostOptions", "HostProcesses"]
 
@@ -93,7 +96,8 @@ class HostProcesses:
         self._free_bytes: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
         self._link: HostLink | None = None
-        self._meeting: HostMeeting | None = None
+        # Where workers meet to make process groups.
+        self._meeting: StoreServer | None = None
         self._returns = Returns(options.rejoin_timeout_s, options.max_restarts)
         self._is_first = True
 
@@ -130,8 +134,12 @@ class HostProcesses:
         link = HostLink(native, Seats(self._declaration.workers), self._note)
         try:
             if has_groups(self._declaration):
-                self._meeting = HostMeeting(self._listen)
-            port = self._meeting.port if self._meeting is not None else 0
+                # This import takes a second, which flows without such roles need not spend.
+                from ...collectives import StoreServer
+
+                host, _ = Address.split(self._listen, "master", "tcp://")
+                self._meeting = StoreServer(host, credentials=self._credentials)
+            port = self._meeting.address[1] if self._meeting is not None else 0
             self._listens(self._listen)
             link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
             self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_timeout_s)

@@ -7,14 +7,11 @@ use rustix::fd::OwnedFd;
 use softs_proto::flow::{Introduction, Limits, News, SendError, Worker};
 use softs_shm::ThreadSignal;
 
-use super::connections::Connections;
-use super::joining::{Joined, connect, join};
-use super::signals::Signals;
 use super::stack::StackReader;
-use super::streams::{Shared, StreamOptions, Streams};
 use super::worker_end::WorkerEnd;
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
+use crate::streams::{Connections, Joined, Shared, Signals, StreamOptions, Streams, connect, join};
 use crate::tls::{Credentials, Service};
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;

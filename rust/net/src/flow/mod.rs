@@ -6,22 +6,14 @@
 //!
 //! [`rows`] has values of rows between hosts. Its server, a master and a worker run one loop, with a machine of their own.
 
-mod channel;
 mod client;
-mod connections;
-mod joining;
-mod peer_process;
 pub mod rows;
 mod server;
-mod signals;
 mod stack;
-mod streams;
 #[cfg(test)]
 mod tests;
-mod waiting;
 mod worker_end;
 
 pub use client::{ClientOptions, FlowClient};
 pub use server::{FlowServer, ServerOptions, Taken};
-pub use signals::{Signals, Watch};
 pub use stack::pipe;

@@ -5,9 +5,8 @@ use std::time::Duration;
 use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
-use super::signals::Signals;
-use super::streams::{StreamOptions, Streams};
 use crate::error::NetError;
+use crate::streams::{Signals, StreamOptions, Streams};
 use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
@@ -56,10 +55,7 @@ impl FlowServer {
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
         let ServerOptions { endpoint, admission, credentials, limits, keep_alive } = options;
         let listener = Listener::bind(&endpoint, credentials.is_some(), keep_alive);
-        let listener = listener.map_err(|error| match error {
-            NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
-            other => other,
-        })?;
+        let listener = listener.map_err(NetError::token_needed)?;
         let options = StreamOptions {
             thread: "softs-flow",
             name: "master",

@@ -10,11 +10,10 @@ use std::time::Duration;
 use softs_proto::flow::rows::{Gone, Memory, RowHolder, Served, Value, Why};
 use softs_proto::framing::Outbox;
 
-use super::channel::Channel;
 use super::rows::{ReadEnd, RowReader};
-use super::streams::{StreamOptions, Streams};
 use crate::Endpoint;
 use crate::certificates::{TOKEN, credentials};
+use crate::streams::{Channel, StreamOptions, Streams};
 use crate::tls::Service;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;

@@ -3,8 +3,11 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, StreamMachine, Worker};
+use softs_proto::flow::Worker;
 use softs_proto::framing::Outbox;
+use softs_proto::streams::{End, StreamMachine};
+
+use crate::streams::Joins;
 
 /// The machine of one connection, of a worker that has joined.
 #[derive(Debug)]
@@ -63,5 +66,19 @@ impl StreamMachine for WorkerEnd {
 
     fn end_all(&mut self, why: &str) {
         self.worker.close(why);
+    }
+}
+
+impl Joins for Worker {
+    fn outbox(&mut self) -> &mut Outbox {
+        Self::outbox(self)
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        Self::receive(self, Instant::now(), bytes);
+    }
+
+    fn joined(&self) -> Result<bool, String> {
+        self.ended().map_or(Ok(Self::joined(self).is_some()), |why| Err(why.to_owned()))
     }
 }

@@ -12,6 +12,8 @@ pub enum Service {
     Rows,
     /// Messages between the ranks of a group.
     Mesh,
+    /// Keys and values by which ranks meet.
+    Store,
 }
 
 impl Service {
@@ -23,6 +25,7 @@ impl Service {
             Self::Flow => b"softs-flow/2",
             Self::Rows => b"softs-rows/2",
             Self::Mesh => b"softs-mesh/1",
+            Self::Store => b"softs-store/1",
         }
     }
 }

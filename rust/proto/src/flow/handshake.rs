@@ -1,12 +1,11 @@
-//! What the two ends of a control stream say first, and last. Whether the other end may say it is known before.
+//! What the two ends of a control stream say first. Whether the other end may say it is known before.
 
-use crate::framing::{Fields, FrameReader, MessageError, Outbox};
-use crate::text::{cut, printable};
+use crate::framing::{Fields, MessageError, Outbox};
+use crate::streams::{end_of, push_end};
+use crate::text::cut;
 
 /// Bytes of the payload of one frame before a worker has joined.
 pub(super) const FRAME_BYTES: u32 = 1024;
-/// Bytes of a reason.
-pub(super) const MAX_REASON_BYTES: usize = 512;
 /// Bytes of the name of a host.
 const MAX_HOST_BYTES: usize = 255;
 
@@ -17,7 +16,6 @@ const PROTOCOL: &str = "flow";
 
 const HELLO: u8 = 1;
 const WELCOME: u8 = 4;
-const END: u8 = 8;
 
 /// What a worker says first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,12 +66,10 @@ impl<'a> Handshake<'a> {
                 let welcome = Welcome { incarnation: fields.u64()?, frame_bytes: fields.u32()? };
                 fields.end().map(|()| Self::Welcome(welcome))?
             }
-            END => {
-                // It is shown to a user, and may come from a process that has proved nothing.
-                let text = fields("END").text(MAX_REASON_BYTES)?;
-                Self::End(printable(text))
-            }
-            other => return Err(MessageError::Kind(other)),
+            other => match end_of(other, payload)? {
+                Some(reason) => Self::End(reason),
+                None => return Err(MessageError::Kind(other)),
+            },
         })
     }
 
@@ -89,7 +85,7 @@ impl<'a> Handshake<'a> {
             Self::Welcome(Welcome { incarnation, frame_bytes }) => {
                 out.push(WELCOME, &[&incarnation.to_le_bytes(), &frame_bytes.to_le_bytes()]);
             }
-            Self::End(reason) => out.push(END, &[cut(reason, MAX_REASON_BYTES).as_bytes()]),
+            Self::End(reason) => push_end(out, reason),
         }
     }
 }
@@ -106,36 +102,4 @@ fn hello_of(mut fields: Fields<'_>) -> Result<Hello<'_>, MessageError> {
     let (pid, frame_bytes) = (fields.u32()?, fields.u32()?);
     let host = fields.text(MAX_HOST_BYTES)?;
     Ok(Hello { worker, incarnation, pid, frame_bytes, host })
-}
-
-/// Why the frames of a connection are not handled any more.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The other end has ended it, for this reason.
-    Told(String),
-    /// This end refuses the other one, which is to learn why.
-    Refused(String),
-}
-
-impl<E: std::fmt::Display> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Refused(error.to_string())
-    }
-}
-
-/// The reason of END; of other frames none.
-pub(super) fn end_of(kind: u8, payload: &[u8]) -> Result<Option<String>, MessageError> {
-    match (kind == END).then(|| Handshake::decode(kind, payload)).transpose()? {
-        Some(Handshake::End(reason)) => Ok(Some(reason)),
-        _ => Ok(None),
-    }
-}
-
-/// The next frame that is complete, unless it is END.
-pub(super) fn next_frame(reader: &mut FrameReader) -> Result<Option<(u8, &[u8])>, Stop> {
-    let Some((kind, payload)) = reader.poll()? else { return Ok(None) };
-    match end_of(kind, payload)? {
-        Some(reason) => Err(Stop::Told(reason)),
-        None => Ok(Some((kind, payload))),
-    }
 }

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::handshake::{FRAME_BYTES, Handshake, Hello, Stop, Welcome, next_frame};
+use super::handshake::{FRAME_BYTES, Handshake, Hello, Welcome};
 use super::limits::Limits;
 use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
-use super::stream_machine::{End, StreamMachine};
 use crate::broker::PeerId;
 use crate::framing::{FrameReader, MessageError, Outbox};
 use crate::log::{Level, LogRecord};
+use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
@@ -277,7 +277,7 @@ impl StreamMachine for Master {
             Err(Stop::Told(reason)) => self.end(id, &reason),
             // Both ends learn why.
             Err(Stop::Refused(why)) => {
-                Handshake::End(why.clone()).encode(&mut found.outbox);
+                push_end(&mut found.outbox, &why);
                 self.end(id, &why);
             }
         }
@@ -312,7 +312,7 @@ impl StreamMachine for Master {
 
     fn end_all(&mut self, _why: &str) {
         for peer in self.peers.values_mut() {
-            Handshake::End("the master has closed".to_owned()).encode(&mut peer.outbox);
+            push_end(&mut peer.outbox, "the master has closed");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The messages of the control stream after the handshake, each one frame.
 
-use super::handshake::MAX_REASON_BYTES;
 use crate::framing::{Fields, MessageError, Outbox};
+use crate::streams::MAX_REASON_BYTES;
 use crate::text::cut;
 
 /// Bytes of the name of something that a worker publishes.

@@ -4,7 +4,7 @@
 //! * [`ToMaster`] and [`ToWorker`]: the messages.
 //! * [`Master`] and [`Worker`]: the two state machines. A worker answers ASK from what it has published, so whatever
 //!   runs the machine can answer while the rest of the process is busy.
-//! * [`StreamMachine`]: what a master offers to its sockets, and the holder of [`rows`], values from one host to another.
+//! * [`rows`]: values from one host to another.
 
 mod handshake;
 mod limits;
@@ -13,7 +13,6 @@ mod message;
 pub mod rows;
 mod seats;
 mod send_error;
-mod stream_machine;
 mod worker;
 
 pub use handshake::{Handshake, Hello, Welcome};
@@ -22,5 +21,4 @@ pub use master::{Admission, Master};
 pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
-pub use stream_machine::{End, StreamMachine};
 pub use worker::{Introduction, News, Worker};

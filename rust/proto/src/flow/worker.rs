@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::handshake::{FRAME_BYTES, Handshake, Hello, Stop, Welcome, next_frame};
+use super::handshake::{FRAME_BYTES, Handshake, Hello, Welcome};
 use super::limits::{Limits, MESSAGE_COST};
 use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::send_error::SendError;
 use crate::framing::{FrameReader, MessageError, Outbox};
+use crate::streams::{Stop, next_frame, push_end};
 
 /// Names under which one worker may publish.
 const MAX_PUBLISHED: usize = 256;
@@ -108,7 +109,7 @@ impl Worker {
     /// The owner closes: the master learns it as the last of what waits.
     pub fn close(&mut self, why: &str) {
         if self.ended().is_none() {
-            Handshake::End(why.to_owned()).encode(&mut self.outbox);
+            push_end(&mut self.outbox, why);
             self.disconnect(why);
         }
     }

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use softs_proto::flow::{
-    End, Event, Handshake, Master, News, StreamMachine, ToMaster, ToWorker, Welcome, Worker,
-};
+use softs_proto::flow::{Event, Handshake, Master, News, ToMaster, ToWorker, Welcome, Worker};
+use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, frame, joined, master, settle, to_master, to_worker, worker};
 

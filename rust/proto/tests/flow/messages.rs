@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use softs_proto::flow::{AskError, End, Event, News, SendError, StreamMachine};
+use softs_proto::flow::{AskError, Event, News, SendError};
+use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, joined, settle, to_master, to_worker, worker};
 

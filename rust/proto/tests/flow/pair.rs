@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{Admission, End, Introduction, Limits, Master, StreamMachine, Worker};
+use softs_proto::flow::{Admission, Introduction, Limits, Master, Worker};
 use softs_proto::framing::Outbox;
+use softs_proto::streams::{End, StreamMachine};
 
 pub(crate) fn limits() -> Limits {
     Limits { frame_bytes: 4096, unsent_bytes: 10_000, unread_bytes: 10_000, workers: 4, ..Limits::default() }

@@ -4,7 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{AskError, AskId, End, Event, Master, News, StreamMachine, Worker};
+use softs_proto::flow::{AskError, AskId, Event, Master, News, Worker};
+use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, master, to_master, to_worker, worker_of};
 

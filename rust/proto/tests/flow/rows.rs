@@ -7,8 +7,9 @@ use softs_proto::flow::rows::{
     Answers, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader, Value,
     Wanted, Why,
 };
-use softs_proto::flow::{Handshake, StreamMachine, Welcome};
+use softs_proto::flow::{Handshake, Welcome};
 use softs_proto::framing::{HEADER_BYTES, Outbox};
+use softs_proto::streams::StreamMachine;
 
 use crate::pair::frame;
 

@@ -6,10 +6,11 @@ use std::time::Instant;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{Answers, Memory, Served, Serving, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Admission, Answered, End, Handshake, Hello, Introduction, Limits, Master, News, StreamMachine, ToMaster,
-    ToWorker, Welcome, Worker,
+    Admission, Answered, Handshake, Hello, Introduction, Limits, Master, News, ToMaster, ToWorker, Welcome,
+    Worker,
 };
 use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
+use softs_proto::streams::{End, StreamMachine};
 
 use crate::rng::Rng;
 

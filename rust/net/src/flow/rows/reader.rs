@@ -8,9 +8,7 @@ use softs_proto::framing::Outbox;
 use softs_shm::ForeignBytes;
 
 use crate::error::{NetError, os_text};
-use crate::flow::channel::Channel;
-use crate::flow::joining::{Joined, connect, join};
-use crate::flow::waiting::SLICE;
+use crate::streams::{Channel, Joined, SLICE, connect, join};
 use crate::tls::{Credentials, Over, Service, TlsError};
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;

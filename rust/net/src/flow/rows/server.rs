@@ -9,7 +9,7 @@ use rustix::io::{pread, retry_on_intr};
 use softs_proto::flow::rows::{Memory, RowCounts, RowHolder, Served};
 
 use crate::error::NetError;
-use crate::flow::streams::{StreamOptions, Streams};
+use crate::streams::{StreamOptions, Streams};
 use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;

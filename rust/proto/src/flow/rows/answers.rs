@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::message::{BYTES, PIECE_BYTES, ToReader, Why};
-use crate::flow::handshake::{FRAME_BYTES, end_of};
+use crate::flow::handshake::FRAME_BYTES;
 use crate::framing::{BulkReader, MessageError, Shape};
+use crate::streams::end_of;
 
 /// A value that cannot be read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

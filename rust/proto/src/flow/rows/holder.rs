@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::serving::{Memory, Served, Serving};
 use crate::broker::PeerId;
-use crate::flow::stream_machine::{End, StreamMachine};
 use crate::framing::Outbox;
+use crate::streams::{End, StreamMachine};
 
 /// What is counted, to be read without waiting for the machine.
 #[derive(Debug, Default)]

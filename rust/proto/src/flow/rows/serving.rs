@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use super::message::{BYTES, MAX_VALUES, PIECE_BYTES, READ_BYTES, SegmentId, ToReader, Value, Wanted, Why};
-use crate::flow::handshake::{FRAME_BYTES, Handshake, Stop, next_frame};
+use crate::flow::handshake::FRAME_BYTES;
 use crate::framing::{FrameReader, Outbox};
+use crate::streams::{Stop, next_frame, push_end};
 
 /// Requests of one reader that wait; beyond them its connection is not read.
 pub const MAX_REQUESTS: usize = 4;
@@ -185,7 +186,7 @@ impl Serving {
     }
 
     fn end(&mut self, why: &str) {
-        Handshake::End(why.to_owned()).encode(&mut self.outbox);
+        push_end(&mut self.outbox, why);
         self.requests.clear();
         self.is_ending = true;
     }

@@ -26,7 +26,7 @@ pub enum Watch {
 }
 
 /// For calls that no signal ends.
-pub(super) struct NoSignals;
+pub(crate) struct NoSignals;
 
 impl Signals for NoSignals {
     fn interrupted(&mut self) -> bool {

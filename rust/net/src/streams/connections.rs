@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, StreamMachine};
+use softs_proto::streams::{End, StreamMachine};
 use softs_shm::ProcessWatch;
 
 use super::channel::Channel;
@@ -14,57 +14,57 @@ use crate::runtime::connection_table::ConnectionTable;
 use crate::tls::{Over, TlsError};
 
 /// What epoll reports of a new connection.
-pub(super) const NEW: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+pub(crate) const NEW: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// Times that the outbox of one connection is written in one step, if the machine goes on to make more.
 const STEP_PIECES: usize = 4;
 
 /// One accepted connection.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) channel: Channel,
+pub(crate) struct Connection {
+    pub(crate) channel: Channel,
     /// Of the process at the other end, where the kernel tells: forks of it hold copies of its socket, so the socket
     /// alone would not report its end.
-    pub(super) watch: Option<ProcessWatch>,
+    pub(crate) watch: Option<ProcessWatch>,
     /// When its handshake must be over; `None` once it is.
-    pub(super) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
     /// When it has to have taken something.
-    pub(super) stalls: Option<Instant>,
+    pub(crate) stalls: Option<Instant>,
     interest: EventFlags,
 }
 
 /// All connections.
 #[derive(Debug)]
-pub(super) struct Connections<M> {
-    pub(super) machine: M,
-    pub(super) table: ConnectionTable<Connection>,
+pub(crate) struct Connections<M> {
+    pub(crate) machine: M,
+    pub(crate) table: ConnectionTable<Connection>,
     /// How many there are.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// Why nothing happens any more.
-    pub(super) ended: Option<String>,
+    pub(crate) ended: Option<String>,
 }
 
 /// What was written to a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flushed {
+pub(crate) struct Flushed {
     /// Whether its socket took anything.
-    pub(super) any: bool,
+    pub(crate) any: bool,
     /// Whether more waits.
-    pub(super) has_output: bool,
+    pub(crate) has_output: bool,
 }
 
 impl Connection {
-    pub(super) fn new(channel: Channel, watch: Option<ProcessWatch>, deadline: Instant) -> Self {
+    pub(crate) fn new(channel: Channel, watch: Option<ProcessWatch>, deadline: Instant) -> Self {
         Self { channel, watch, deadline: Some(deadline), stalls: None, interest: NEW }
     }
 }
 
 impl<M: StreamMachine> Connections<M> {
-    pub(super) fn new(machine: M) -> Self {
+    pub(crate) fn new(machine: M) -> Self {
         Self { machine, table: ConnectionTable::default(), len: 0, ended: None }
     }
 
     /// Writes what the socket takes, and has epoll report what can be done next.
-    pub(super) fn flush(&mut self, epoll: &OwnedFd, id: PeerId) -> Flushed {
+    pub(crate) fn flush(&mut self, epoll: &OwnedFd, id: PeerId) -> Flushed {
         let mut flushed = Flushed::default();
         let Some(connection) = self.table.get_mut(id) else { return flushed };
         for turn in 0..=STEP_PIECES {
@@ -94,7 +94,7 @@ impl<M: StreamMachine> Connections<M> {
 
     /// Reads a connection, `most` bytes of it or a few more; how it has ended, if it has. What is left in the socket of a
     /// peer that `has_ended` is bounded by the socket.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
         id: PeerId,
@@ -124,7 +124,7 @@ impl<M: StreamMachine> Connections<M> {
     }
 
     /// Ends a connection.
-    pub(super) fn remove(&mut self, epoll: &OwnedFd, id: PeerId, end: End) -> Option<Connection> {
+    pub(crate) fn remove(&mut self, epoll: &OwnedFd, id: PeerId, end: End) -> Option<Connection> {
         self.machine.disconnect(id, end);
         let connection = self.table.remove(id)?;
         self.len -= 1;

@@ -13,11 +13,11 @@ use crate::waited::Waited;
 
 /// So long a call waits before it has signals watched, which takes system calls; where nothing can watch them, it checks
 /// for them this often.
-pub(super) const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// Tells waiting calls that something has changed.
 #[derive(Debug, Default)]
-pub(super) struct Changed {
+pub(crate) struct Changed {
     condvar: Condvar,
     /// Of the calls that wait for a signal too.
     doorbells: Mutex<Vec<Arc<OwnedFd>>>,
@@ -25,7 +25,7 @@ pub(super) struct Changed {
 
 impl Changed {
     /// To be called after each change, without the lock of what has changed.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         self.condvar.notify_all();
         for doorbell in lock(&self.doorbells).iter() {
             // It fails only when the counter is full, and then it can be read as it is.
@@ -56,7 +56,7 @@ impl Drop for Doorbell<'_> {
 }
 
 /// Waits until `check` finds something; without a time-out for ever. While nothing happens it sleeps.
-pub(super) fn wait_until<S, T>(
+pub(crate) fn wait_until<S, T>(
     state: &Mutex<S>,
     changed: &Changed,
     timeout: Option<Duration>,
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
     use crate::flow::pipe;
-    use crate::flow::signals::NoSignals;
+    use crate::streams::signals::NoSignals;
 
     /// Signals that come when their pipe is written to; the third handler raises.
     struct Raised {

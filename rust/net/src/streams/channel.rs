@@ -9,9 +9,12 @@ use softs_proto::framing::Outbox;
 use crate::tls::{BATCH_BYTES, Credentials, Encrypted, Over, Service, TlsError, is_tls};
 use crate::transport::socket;
 
+/// For an end that speaks TLS to a plain one: it learns so by bytes that are not those of TLS.
+const PLAIN: &[u8] = b"plain";
+
 /// Dropping it ends the connection for both ends; with TLS the other end is told so, or why, as far as that goes at once.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(crate) struct Channel {
     fd: Arc<OwnedFd>,
     tls: Option<Encrypted>,
     /// Bytes of the outbox that are encrypted; they stay in it until all of them are written.
@@ -22,18 +25,18 @@ pub(super) struct Channel {
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// Bytes that have left the outbox.
-    pub(super) n: usize,
+    pub(crate) n: usize,
     /// Whether the socket took anything.
-    pub(super) any: bool,
+    pub(crate) any: bool,
     /// Whether the socket has to take more before anything else can be written.
-    pub(super) is_blocked: bool,
+    pub(crate) is_blocked: bool,
 }
 
 impl Channel {
     /// Of an end that has dialled, or that has accepted. With credentials it is encrypted from the first byte on.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         fd: Arc<OwnedFd>,
         credentials: Option<(&Credentials, Service)>,
         has_dialled: bool,
@@ -44,13 +47,13 @@ impl Channel {
     }
 
     /// Whether the other end is authenticated.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.tls.as_ref().is_none_or(Encrypted::is_ready)
     }
 
     /// Reads the socket once: how many bytes came, and whether no more are there. `buffer` is for plain ones; all that is
     /// understood is delivered at once.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
         deliver: &mut dyn FnMut(&[u8]),
@@ -66,6 +69,7 @@ impl Channel {
             Err(error) => return Err(Over::Os(error)),
         };
         if std::mem::take(&mut self.is_new) && is_tls(&buffer[..n]) {
+            let _said = socket::write(&self.fd, PLAIN);
             return Err(Over::Failed(TlsError::Encrypted));
         }
         deliver(&buffer[..n]);
@@ -74,7 +78,7 @@ impl Channel {
 
     /// Writes what the socket takes. What a peer that has ended sent before is still in the socket, and so is its end: it
     /// is read, so errors are not looked at here.
-    pub(super) fn write(&mut self, outbox: &mut Outbox) -> Written {
+    pub(crate) fn write(&mut self, outbox: &mut Outbox) -> Written {
         let (before, mut any) = (outbox.len(), false);
         let is_blocked = match &mut self.tls {
             None => loop {

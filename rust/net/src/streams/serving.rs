@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, StreamMachine};
+use softs_proto::streams::{End, StreamMachine};
 use softs_shm::ProcessWatch;
 
 use super::channel::Channel;
@@ -49,27 +49,27 @@ const PROCESS: u64 = 1 << 63;
 
 /// What connections are called and limited to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StreamOptions {
+pub(crate) struct StreamOptions {
     /// Of its thread.
-    pub(super) thread: &'static str,
+    pub(crate) thread: &'static str,
     /// What this end is, for texts.
-    pub(super) name: &'static str,
-    pub(super) max_connections: usize,
+    pub(crate) name: &'static str,
+    pub(crate) max_connections: usize,
     /// Time for a handshake.
-    pub(super) handshake: Duration,
+    pub(crate) handshake: Duration,
     /// How long a peer may take nothing while something waits for it; without one for ever.
-    pub(super) stall: Option<Duration>,
+    pub(crate) stall: Option<Duration>,
 }
 
 /// Connections that are accepted, and what they prove and demand, if anything.
-pub(super) type Door = (Listener, Option<(Credentials, Service)>);
+pub(crate) type Door = (Listener, Option<(Credentials, Service)>);
 
 /// What the thread does without the lock when its machine is asked for something, see [`StreamMachine::is_asked`].
-pub(super) type Answer<M> = Box<dyn FnMut(&Shared<M>) + Send>;
+pub(crate) type Answer<M> = Box<dyn FnMut(&Shared<M>) + Send>;
 
 /// What the thread and the callers share.
 #[derive(Debug)]
-pub(super) struct Shared<M> {
+pub(crate) struct Shared<M> {
     connections: Mutex<Connections<M>>,
     /// The thread has run a step.
     changed: Changed,
@@ -80,7 +80,7 @@ pub(super) struct Shared<M> {
 
 /// Connections that are served; may be shared between threads. Dropping it closes them.
 #[derive(Debug)]
-pub(super) struct Streams<M: StreamMachine> {
+pub(crate) struct Streams<M: StreamMachine> {
     shared: Arc<Shared<M>>,
     endpoint: String,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -88,13 +88,13 @@ pub(super) struct Streams<M: StreamMachine> {
 
 impl<M: StreamMachine + Send + 'static> Streams<M> {
     /// Serves connections that are accepted.
-    pub(super) fn listen(door: Door, machine: M, options: StreamOptions) -> Result<Self, NetError> {
+    pub(crate) fn listen(door: Door, machine: M, options: StreamOptions) -> Result<Self, NetError> {
         let endpoint = door.0.local_endpoint().to_owned();
         Self::start(Some(door), None, endpoint, machine, options, Box::new(|_| ()))
     }
 
     /// Serves connections that are accepted, and perhaps one that has joined; ends with it where there is no listener.
-    pub(super) fn start(
+    pub(crate) fn start(
         door: Option<Door>,
         channel: Option<Channel>,
         endpoint: String,
@@ -143,29 +143,29 @@ impl<M: StreamMachine + Send + 'static> Streams<M> {
 }
 
 impl<M: StreamMachine> Shared<M> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Connections<M>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connections<M>> {
         lock(&self.connections)
     }
 
     /// Writes what a call has left for a peer, so that it wakes no thread.
-    pub(super) fn flush(&self, connections: &mut Connections<M>, id: PeerId) {
+    pub(crate) fn flush(&self, connections: &mut Connections<M>, id: PeerId) {
         connections.flush(&self.epoll, id);
     }
 }
 
 impl<M: StreamMachine> Streams<M> {
     /// Where peers connect to, wildcards resolved.
-    pub(super) fn endpoint(&self) -> &str {
+    pub(crate) fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
     /// What is shared with the thread.
-    pub(super) fn shared(&self) -> &Shared<M> {
+    pub(crate) fn shared(&self) -> &Shared<M> {
         &self.shared
     }
 
     /// Waits until `check` finds something; without a time-out for ever.
-    pub(super) fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         timeout: Option<Duration>,
         signals: &mut dyn Signals,
@@ -176,7 +176,7 @@ impl<M: StreamMachine> Streams<M> {
 
     /// Waits until all that was sent has been written, `timeout` at most; then ends all connections and the thread. A
     /// second call does nothing.
-    pub(super) fn close(&self, timeout: Duration) {
+    pub(crate) fn close(&self, timeout: Duration) {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
             let _flushed = self.wait(Some(timeout), &mut NoSignals, |connections| {
@@ -295,6 +295,10 @@ impl<M: StreamMachine> StreamLoop<M> {
             );
         }
         self.acceptor.handle_timeout(&shared.epoll, now);
+        while let Some(id) = connections.machine.poll_output() {
+            let flushed = connections.flush(&shared.epoll, id);
+            self.note(&mut connections, now, id, flushed);
+        }
         while let Some(id) = connections.machine.poll_ending() {
             connections.flush(&shared.epoll, id);
             self.end(&mut connections, id, End::Refused);

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::flow::Worker;
 use softs_proto::framing::Outbox;
 
 use super::channel::Channel;
@@ -16,7 +15,7 @@ use crate::transport::endpoint::Endpoint;
 use crate::transport::socket::{self, wait};
 
 /// What is said until the other end has let this one in.
-pub(super) trait Joins {
+pub(crate) trait Joins {
     fn outbox(&mut self) -> &mut Outbox;
     /// Bytes of the connection.
     fn receive(&mut self, bytes: &[u8]);
@@ -25,7 +24,7 @@ pub(super) trait Joins {
 }
 
 /// How a handshake has ended.
-pub(super) enum Joined {
+pub(crate) enum Joined {
     Yes(Channel),
     /// The caller was interrupted.
     Interrupted,
@@ -34,21 +33,7 @@ pub(super) enum Joined {
     Lost(String),
 }
 
-impl Joins for Worker {
-    fn outbox(&mut self) -> &mut Outbox {
-        Self::outbox(self)
-    }
-
-    fn receive(&mut self, bytes: &[u8]) {
-        Self::receive(self, Instant::now(), bytes);
-    }
-
-    fn joined(&self) -> Result<bool, String> {
-        self.ended().map_or(Ok(Self::joined(self).is_some()), |why| Err(why.to_owned()))
-    }
-}
-
-/// Of rows nothing is said but what TLS says; what came would be bytes of values, of which none was asked for.
+/// Where nothing is said but what TLS says; what came would be an answer, and nothing was asked for.
 impl Joins for Outbox {
     fn outbox(&mut self) -> &mut Outbox {
         self
@@ -62,7 +47,7 @@ impl Joins for Outbox {
 }
 
 /// Runs the handshake over a socket that is connected, within `timeout` of `begun`.
-pub(super) fn join(
+pub(crate) fn join(
     socket: Arc<OwnedFd>,
     credentials: Option<(&Credentials, Service)>,
     joining: &mut impl Joins,
@@ -106,15 +91,14 @@ pub(super) fn join(
 }
 
 /// Connects within `timeout`; `None` when the caller was interrupted.
-pub(super) fn connect(
+pub(crate) fn connect(
     endpoint: &Endpoint,
     hosts: Hosts,
     timeout: Duration,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Arc<OwnedFd>>, NetError> {
-    let in_our_words = |error| match error {
+    let in_our_words = |error: NetError| match error.token_needed() {
         NetError::NoBroker { endpoint, why } => NetError::NoMaster { endpoint, why },
-        NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
         other => other,
     };
     if endpoint.is_local() {

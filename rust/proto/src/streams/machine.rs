@@ -36,6 +36,10 @@ pub trait StreamMachine {
     fn is_asked(&self) -> bool {
         false
     }
+    /// A connection that has something to write, other than the one that was served.
+    fn poll_output(&mut self) -> Option<PeerId> {
+        None
+    }
     /// A connection that has to end after what is in its outbox, as far as that can be written at once; perhaps one
     /// that has ended meanwhile.
     fn poll_ending(&mut self) -> Option<PeerId>;

@@ -1,0 +1,17 @@
+//! Connections of flows and stores: the end that accepts serves all of them in a thread, with a machine that decides; an
+//! end that connects joins on the thread of its caller.
+
+mod channel;
+mod connections;
+mod joining;
+mod peer_process;
+mod serving;
+mod signals;
+mod waiting;
+
+pub(crate) use channel::Channel;
+pub(crate) use connections::Connections;
+pub(crate) use joining::{Joined, Joins, connect, join};
+pub(crate) use serving::{Shared, StreamOptions, Streams};
+pub use signals::{Signals, Watch};
+pub(crate) use waiting::SLICE;
