@@ -25,6 +25,8 @@ __all__ = [
     "RowReader",
     "RowServer",
     "Segment",
+    "StoreClient",
+    "StoreServer",
     "Supplier",
     "TopK",
     "Viewer",

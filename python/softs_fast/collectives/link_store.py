@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler
 
@@ -23,6 +23,8 @@ _MOST_BYTES = 256 << 20
 _MOST_KEY_BYTES, _MOST_VALUE_BYTES = 4 << 10, 1 << 20
 #: Name of the service in a place.
 _WHAT = "ranks"
+
+_Reply = TypeVar("_Reply", bytes, int, bool)
 
 
 class StoreServer:
@@ -175,7 +177,7 @@ class LinkStore(Store):
     def _seconds(self) -> float:
         return max(self._timeout.total_seconds(), 0.0)
 
-    def _answered(self, reply: Any, keys: Sequence[str], seconds: float | None = None) -> Any:
+    def _answered(self, reply: _Reply | None, keys: Sequence[str], seconds: float | None = None) -> _Reply:
         if reply is None:
             named = ", ".join(map(repr, keys)) or "the number of keys"
             raise PeerLost(
@@ -274,4 +276,4 @@ def _split(url: str) -> tuple[str, int, int]:
 def register_places() -> None:
     """Have torch understand softs:// as `init_method`; a second call does nothing."""
     with suppress(RuntimeError):
-        register_rendezvous_handler("softs", _meet)
+        register_rendezvous_handler("softs", _meet)  # type: ignore[no-untyped-call]

@@ -122,5 +122,6 @@ class LinkStrategy(EngineStrategy):
 
 def _place(rendezvous: object) -> Place:
     """Return where the ranks meet, if it may name a token file; else a place by which the rule for the variable is used."""
-    is_place = isinstance(rendezvous, str) and rendezvous.startswith("softs://")
-    return Place.parse(rendezvous, "ranks") if is_place else Place(())
+    if isinstance(rendezvous, str) and rendezvous.startswith("softs://"):
+        return Place.parse(rendezvous, "ranks")
+    return Place(())
