@@ -80,15 +80,11 @@ class Training:
 def join(epoch: Epoch) -> TorchStrategy:
     """Make torch's default process group for the members of an epoch."""
     epoch.meet(WAIT_S)
-
-    def make() -> Any:
-        timeout = timedelta(seconds=WAIT_S)
-        dist.init_process_group(
-            "gloo", store=epoch.store, rank=epoch.rank, world_size=epoch.size, timeout=timeout
-        )
-        return dist.group.WORLD
-
-    return TorchStrategy.around(make)
+    timeout = timedelta(seconds=WAIT_S)
+    dist.init_process_group(
+        "softs", store=epoch.store, rank=epoch.rank, world_size=epoch.size, timeout=timeout
+    )
+    return TorchStrategy(dist.group.WORLD)
 
 
 class Engine:

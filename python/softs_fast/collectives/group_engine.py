@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from softs_fast.collectives.connections import Connections, open_sockets
 from softs_fast.collectives.engine import Engine, divide
 from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.strategy import ReduceOp
@@ -33,8 +32,6 @@ class GroupEngine(Engine):
         super().__init__(int(group.rank()), int(group.size()), reasons)
         self._group: Any = group
         self._device = device
-        # Of a group of gloo that `around` has made.
-        self._connections: Connections | None = None
         _keep_in_forks()
         _engines.add(self)
 
@@ -42,14 +39,6 @@ class GroupEngine(Engine):
     def of(cls, group: dist.ProcessGroup) -> GroupEngine:
         """Return the engine of a process group."""
         return cls(group, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
-
-    @classmethod
-    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> GroupEngine:
-        """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
-        sockets = open_sockets()
-        engine = cls(make_group(), "cpu")
-        engine._connections = Connections.since(sockets, engine.gather, engine.size)
-        return engine
 
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
@@ -105,25 +94,16 @@ class GroupEngine(Engine):
             tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
 
     def _end(self) -> None:
-        """Shut down the connections of `around`, and drop the group; abort another one: with gloo that ends no call."""
-        if self._connections is not None:
-            self._connections.shut_down()
-            self._release()
-        elif hasattr(self._group, "abort"):
+        """Abort the group: with gloo that ends no call."""
+        if hasattr(self._group, "abort"):
             self._group.abort()
 
     def _release(self) -> None:
         self._group = None
-        if self._connections is not None:
-            self._connections.close()
 
     def _loss(self, error: Exception) -> tuple[list[int], str]:
         # Groups of torch do not name the rank, at most its address.
-        ended = [] if self._connections is None else self._connections.ended()
-        if not ended:
-            return [], str(error)
-        ranks = ", ".join(map(str, ended))
-        return ended, f"the connection to rank {ranks} is closed; its process may have ended"
+        return [], str(error)
 
     def _wait(self, work: Any) -> None:
         """Wait for the end of a call of the group."""

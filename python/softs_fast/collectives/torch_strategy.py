@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Self
 
 import torch.distributed as dist
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.group_engine import GroupEngine
 from softs_fast.collectives.nccl_engine import NcclEngine
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import ConfigError
 
 
 class TorchStrategy(EngineStrategy):
@@ -18,7 +17,8 @@ class TorchStrategy(EngineStrategy):
 
     16-bit floats are summed in 16 bits by most backends; for a mean they are divided before, as by DDP, so that the sum does
     not overflow. With more than two ranks `all_reduce` adds in the order of the backend, so that floats may differ in the
-    last bits from those of `reduce_scatter`.
+    last bits from those of `reduce_scatter`. `give_up` aborts the group, which ends its calls on all ranks with the backend
+    "softs", those of FSDP2 and of others, too; with gloo it ends none.
 
     Args:
         process_group: The group to use, or its engine.
@@ -67,30 +67,3 @@ class TorchStrategy(EngineStrategy):
             PeerLost: a rank did not join in time, or the store has ended.
         """
         return cls(NcclEngine.join(rank, size, store, name=name, timeout_s=timeout_s))
-
-    @classmethod
-    def around(cls, make_group: Callable[[], dist.ProcessGroup]) -> Self:
-        """Return a strategy over a process group of gloo that is made now, so that `give_up` ends its calls.
-
-        For what needs a process group, such as FSDP2: its calls end on all ranks, too, with the errors of torch. The
-        group stays torch's, and is to be destroyed there.
-
-        Args:
-            make_group: makes the group and returns it; all ranks call it.
-
-        Raises:
-            PeerLost: a rank did not join in time, or was lost.
-
-        Example:
-            >>> import torch.distributed as dist
-            >>> from softs_fast.collectives import TorchStrategy
-            >>> def join(rank, size, store):
-            ...     def make():
-            ...         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-            ...         return dist.group.WORLD
-            ...     return TorchStrategy.around(make)
-        """
-        try:
-            return cls(GroupEngine.around(make_group))
-        except RuntimeError as error:
-            raise PeerLost(f"no process group of gloo: {error}") from error
