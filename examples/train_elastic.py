@@ -3,7 +3,7 @@
     python examples/train_elastic.py
 
 Two workers on each of two hosts learn scikit-learn's handwritten digits. A coordinator tells them which of them are
-members. The workers of a host share memory, hosts are connected by gloo; here both hosts are this machine, and share
+members. The workers of a host share memory, hosts have connections of their own; here both hosts are this machine, and share
 nothing because they have different names. The training runs twice: undisturbed, and with a worker that is killed
 (SIGKILL) and replaced by a process with other weights, which copies those of the others. No step is lost, and none is
 applied twice: both runs end with the same bits.

@@ -60,7 +60,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, kind: str, options: 
     """Train as one rank, and report the step after which it begins, each step and the weights."""
     if size > 1 or kind == "sharded":
         place: dict[str, Any] = {"rank": rank, "world_size": size}
-        dist.init_process_group("gloo", init_method=f"file://{options['store']}", **place)
+        dist.init_process_group("softs", init_method=f"file://{options['store']}", **place)
     if size > 1:
         # Accelerate goes by what torchrun says.
         told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}

@@ -69,7 +69,7 @@ def test_ranks_are_killed_and_begin_again(supplied: None, frontend: str, tmp_pat
 
 def reduce_nothing(say: Callable[[Any], None], rank: int, size: int, store: Path, frontend: str) -> Any:
     """Train without DistributedDataParallel."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    dist.init_process_group("softs", init_method=f"file://{store}", rank=rank, world_size=size)
     student = group_job.Student(None)
     before = student.weights()
     state = sf.TrainingState(student, torch.optim.AdamW(student.parameters(), 1e-2))
