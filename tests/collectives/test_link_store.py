@@ -257,7 +257,9 @@ def test_groups_of_other_sizes_meet_in_between() -> None:
 
 def gives_up(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
     place = f"softs://127.0.0.1:{port}"
-    with pytest.raises(PeerLost, match=r"nothing for 'softs.group/1, rank 1' for 0\.1 s: a rank has not come"):
+    with pytest.raises(
+        PeerLost, match=r"nothing for 'softs.group/1, rank 1' for 0\.1 s: a rank has not come"
+    ):
         met(place, 0, 3, SHORT.total_seconds())
     with ThreadPoolExecutor() as pool:
         done = [pool.submit(met, place, 0, 3)]

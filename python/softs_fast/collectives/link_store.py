@@ -83,6 +83,9 @@ class LinkStore(Store):
         PeerLost: No store listens there, or it has another token.
     """
 
+    #: That of torch, which its stubs leave out: how long a call waits.
+    timeout: timedelta
+
     def __init__(
         self,
         host: str,
