@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -64,6 +65,10 @@ def calls(say: Callable[[Any], None], rank: int, size: int, kind: str) -> None:
     assert store.check(["text", "new"])
     assert not store.check(["text", "none"])
     store.wait(["text", "new", "number"])
+    # Behind a prefix torch makes a negative one of it, which is none.
+    store.wait(["text"], timedelta.max)
+    with pytest.raises(TypeError):
+        store.set("new", 5)  # type: ignore[arg-type]
     assert store.delete_key("text")
     assert not store.delete_key("text")
     assert not store.check(["text"])
@@ -121,9 +126,11 @@ def test_a_time_that_is_over_names_keys_and_store(server: StoreServer) -> None:
         PeerLost, match=r"127\.0\.0\.1:\d+ has had nothing for 'one' for 0\.1 s: a rank has not"
     ):
         store.get("one")
-    with pytest.raises(PeerLost, match=r"nothing for 'one', 'two' for 0\.0 s"):
-        store.wait(["one", "two"], timedelta(seconds=0.02))
-    store.set_timeout(timedelta(seconds=WATCHDOG_S))
+    for timeout in (timedelta(seconds=0.02), timedelta(0)):
+        with pytest.raises(PeerLost, match=r"nothing for 'one', 'two' for 0\.0 s"):
+            connected(server).wait(["one", "two"], timeout)
+    PrefixStore("", PrefixStore("", store)).set_timeout(timedelta(seconds=WATCHDOG_S))
+    assert store.timeout == timedelta(seconds=WATCHDOG_S)
     store.set("one", "")
     assert store.get("one") == b""
 
@@ -230,6 +237,59 @@ def test_rank_and_number_of_ranks_are_those_of_torchrun() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 
+def met(place: str, rank: int, size: int, timeout_s: float = WATCHDOG_S) -> None:
+    """Meet as a rank, and find all others."""
+    store, *numbers = next(dist.rendezvous(place, rank, size, timeout=timedelta(seconds=timeout_s)))
+    assert numbers == [rank, size]
+    store.set(f"{rank}", "")
+    store.wait([f"{other}" for other in range(size)])
+
+
+def sizes(say: Callable[[Any], None], rank: int, size: int, place: str) -> None:
+    for number in (3, 2, 3, 1, 3):
+        if rank < number:
+            met(place, rank, number)
+
+
+def test_groups_of_other_sizes_meet_in_between() -> None:
+    ranks.run(sizes, 3, f"softs://127.0.0.1:{free_ports()[0]}")
+
+
+def gives_up(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
+    place = f"softs://127.0.0.1:{port}"
+    with pytest.raises(
+        PeerLost, match=r"nothing for 'softs.group/1, rank 1' for 0\.1 s: a rank has not come"
+    ):
+        met(place, 0, 3, SHORT.total_seconds())
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(met, place, 0, 3)]
+        with pytest.raises(PeerLost, match=r"nothing for 'softs.group/2, all'|'softs.open/3'"):
+            met(place, 1, 3, 0.5)
+        done += [pool.submit(met, place, other, 3) for other in (1, 2)]
+        for one in done:
+            one.result()
+
+
+def test_a_rank_that_gave_up_may_come_again() -> None:
+    ranks.run(gives_up, 1, free_ports()[0])
+
+
+def one_server(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
+    os.environ["MASTER_ADDR"] = f"127.0.0.1:{port}"
+    for place in ("softs://", f"softs://127.0.0.1:{port}/one", f"softs://127.0.0.1:{port}/two"):
+        met(place, rank, size)
+
+
+def test_places_of_one_host_and_port_have_one_server() -> None:
+    ranks.run(one_server, 2, free_ports()[0])
+
+
+def test_the_host_of_torchrun_may_be_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "::1")
+    with pytest.raises(PeerLost, match=r"no store at tcp://\[::1\]:29402"):
+        met("softs://", 1, 2, SHORT.total_seconds())
+
+
 def strategies(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:
     with LinkStrategy(timeout_s=WATCHDOG_S).init(rank, size, place) as strategy:
         tensor = torch.ones(1)
@@ -251,13 +311,15 @@ def test_strategies_take_place_and_token_from_one_text(tmp_path: Path) -> None:
             "softs://a:1,b:2?rank=0&world_size=2",
             "expected one host, got a:1 and b:2; rank 0 serves the store",
         ),
+        ("softs://127.0.0.1:9?rank=2&world_size=2", "rank of a group of 2 at softs://127.0.0.1:9 is 2"),
+        ("softs://?rank=0&world_size=2", "has no host, and MASTER_ADDR is not set"),
         ("softs://127.0.0.1:9?token=abc&rank=0&world_size=2", "unknown parameter 'token'"),
     ],
 )
 def test_places_that_torch_cannot_use_are_refused(
     url: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=why.replace("?", r"\?")):
         next(dist.rendezvous(url))

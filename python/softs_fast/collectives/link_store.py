@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -82,6 +83,9 @@ class LinkStore(Store):
         PeerLost: No store listens there, or it has another token.
     """
 
+    #: That of torch, which its stubs leave out: how long a call waits.
+    timeout: timedelta
+
     def __init__(
         self,
         host: str,
@@ -95,7 +99,8 @@ class LinkStore(Store):
         self.host = host
         self.port = port
         self._server = server
-        self._timeout = timedelta(seconds=timeout_s)
+        # It has the time-out for both languages: torch sets it from behind a prefix, without a call of Python.
+        self.set_timeout(timedelta(seconds=timeout_s))
         self._client = _core.StoreClient(f"tcp://{bracketed(host)}:{port}", credentials, timeout_s)
 
     @classmethod
@@ -141,7 +146,7 @@ class LinkStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are set."""
-        seconds = self._seconds if timeout is None else timeout.total_seconds()
+        seconds = self._seconds if timeout is None else _seconds(timeout)
         self._answered(self._client.wait(list(map(_key, keys)), seconds), keys, seconds)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -164,27 +169,24 @@ class LinkStore(Store):
         """Return this store: calls that wait hold up no others."""
         return self
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Have calls wait for so long."""
-        self._timeout = timeout
-
-    @property
-    def timeout(self) -> timedelta:
-        """How long calls wait."""
-        return self._timeout
-
     @property
     def _seconds(self) -> float:
-        return max(self._timeout.total_seconds(), 0.0)
+        return _seconds(self.timeout)
 
     def _answered(self, reply: _Reply | None, keys: Sequence[str], seconds: float | None = None) -> _Reply:
         if reply is None:
             named = ", ".join(map(repr, keys)) or "the number of keys"
+            waited = self._seconds if seconds is None else seconds
             raise PeerLost(
-                f"the store at {self.host}:{self.port} has had nothing for {named} for {seconds or self._seconds:.1f} s: a rank "
+                f"the store at {self.host}:{self.port} has had nothing for {named} for {waited:.1f} s: a rank "
                 "has not come, or the process that serves the store is stopped"
             )
         return reply
+
+
+def _seconds(timeout: timedelta) -> float:
+    # As for torch, which makes a negative one of the longest: a wait without end.
+    return timeout.total_seconds() if timeout >= timedelta(0) else math.inf
 
 
 def _key(key: str) -> bytes:
@@ -195,7 +197,7 @@ def _key(key: str) -> bytes:
 
 
 def _value(key: str, value: str | bytes) -> bytes:
-    found = value.encode() if isinstance(value, str) else bytes(value)
+    found = value.encode() if isinstance(value, str) else bytes(memoryview(value))
     if len(found) > _MOST_VALUE_BYTES:
         raise ConfigError(
             f"the value of {key!r} has {len(found)} bytes; a store takes {_MOST_VALUE_BYTES} at most"
@@ -212,8 +214,8 @@ def _is_name(host: str) -> bool:
 
 #: Of groups of torch that this process has made by place: what torch keeps no reference to.
 _stores: dict[str, LinkStore] = {}
-#: By process, as a fork has none, and place.
-_servers: dict[tuple[int, str], StoreServer] = {}
+#: By process, as a fork has none, host and port.
+_servers: dict[tuple[int, str, int], StoreServer] = {}
 
 
 def _meet(
@@ -223,22 +225,44 @@ def _meet(
 
     torch adds rank and number of ranks that it was given to the parameters of the place; else they are those of RANK and
     WORLD_SIZE, and the host of ``softs://`` alone is that of MASTER_ADDR, which torchrun sets. A process that makes one
-    group after another serves them by one store.
+    group after another serves them by one store. As with TCPStore, rank 0 waits for all others.
 
     Raises:
         ConfigError: the place or its token file cannot be used, or rank or number of ranks is missing.
-        PeerLost: rank 0 did not come.
+        PeerLost: a rank did not come.
     """
     text, rank, size = _split(url)
     host, port, credentials = _found(text, TlsFiles())
-    if rank == 0 and (os.getpid(), text) not in _servers:
-        _servers[os.getpid(), text] = StoreServer(host, port, credentials=credentials)
+    own = os.getpid(), host, port
+    if rank == 0 and own not in _servers:
+        _servers[own] = StoreServer(host, port, credentials=credentials)
     store = LinkStore(host, port, credentials=credentials, timeout_s=timeout.total_seconds())
-    _stores[text] = store
-    # Keys of the group before are there still.
-    number = store.add(f"softs.groups/{rank}", 1)
-    yield PrefixStore(f"softs.group/{number}", store), rank, size
+    _stores[url] = store
+    yield PrefixStore(_gather(store, rank, size), store), rank, size
     raise ConfigError("a place of the form softs:// cannot change the number of ranks")
+
+
+def _gather(store: LinkStore, rank: int, size: int) -> str:
+    """Return the prefix of a new group, once all ranks are there.
+
+    Keys of groups before are in the store still, also of those that were given up. A rank that begins anew finds the group
+    that is open. No key here has the prefix.
+    """
+    is_open = f"softs.open/{size}"
+    if rank > 0:
+        group = store.get(is_open).decode()
+        store.set(f"{group}, rank {rank}", "")
+        store.wait([f"{group}, all"])
+        return group
+    group = f"softs.group/{store.add('softs.groups', 1)}"
+    store.set(is_open, group)
+    try:
+        for other in range(1, size):
+            store.wait([f"{group}, rank {other}"])
+    finally:
+        store.delete_key(is_open)
+    store.set(f"{group}, all", "")
+    return group
 
 
 def _found(place: str, files: TlsFiles) -> tuple[str, int, Der | None]:
@@ -251,8 +275,12 @@ def _found(place: str, files: TlsFiles) -> tuple[str, int, Der | None]:
 def _split(url: str) -> tuple[str, int, int]:
     """Return the place, rank and number of ranks."""
     shown, _, query = url.partition("?")
-    if shown == "softs://":
-        shown += os.environ.get("MASTER_ADDR", "")
+    # torch leaves out what is empty.
+    if shown in ("softs:", "softs://"):
+        host = os.environ.get("MASTER_ADDR")
+        if not host:
+            raise ConfigError(f"{url} has no host, and MASTER_ADDR is not set; give softs://HOST of rank 0")
+        shown = f"softs://{host if _is_name(host) else bracketed(host)}"
     found = {"rank": os.environ.get("RANK"), "world_size": os.environ.get("WORLD_SIZE")}
     others = []
     for parameter in query.split("&") if query else ():
@@ -269,8 +297,11 @@ def _split(url: str) -> tuple[str, int, int]:
                 f"{name} of a group at {shown} {said}; give rank= and world_size=, or start it with torchrun"
             )
         numbers.append(int(number))
+    rank, size = numbers
+    if rank >= size:
+        raise ConfigError(f"rank of a group of {size} at {shown} is {rank}; ranks count from 0")
     place = f"{shown}?{'&'.join(others)}" if others else shown
-    return place, numbers[0], numbers[1]
+    return place, rank, size
 
 
 def register_places() -> None:

@@ -173,6 +173,16 @@ fn a_second_request_before_the_reply_ends_the_connection() {
 }
 
 #[test]
+fn requests_of_a_peer_that_does_not_read_leave_one_reply() {
+    let mut store = store(1);
+    let value = vec![7; 1 << 16];
+    assert_eq!(ask(&mut store, 0, &Request::Set(b"a", &value)), said(&Reply::Found(true)));
+    store.receive(PeerId(0), &frame(&Request::Get(b"a")).repeat(1000));
+    assert!(store.outbox(PeerId(0)).unwrap().len() < 2 * value.len());
+    assert_eq!(store.poll_ending(), Some(PeerId(0)));
+}
+
+#[test]
 fn keys_and_values_that_are_too_long_end_the_connection() {
     let (key, value) = (vec![1; MAX_KEY_BYTES + 1], vec![1; MAX_VALUE_BYTES + 1]);
     for request in [

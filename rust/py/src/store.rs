@@ -1,7 +1,6 @@
 //! `_core.StoreServer` and `_core.StoreClient`: keys and values by which the ranks of a group meet.
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use softs_net::Endpoint;
 use softs_net::store::{StoreClient as NetClient, StoreServer as NetServer};
 use softs_proto::store::{Reply, Request, StoreLimits};

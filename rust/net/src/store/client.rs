@@ -127,6 +127,10 @@ impl StoreClient {
             Ok(Some(socket)) => socket,
             Ok(None) => return Ok(Waited::Interrupted),
             Err(NetError::NoMaster { why, .. }) => return Err(Unreached::NotYet(no_store(why))),
+            // A name may be known as soon as its host is there.
+            Err(NetError::BadEndpoint { why, .. }) if self.endpoint.is_named() => {
+                return Err(Unreached::NotYet(no_store(why)));
+            }
             Err(error) => return Err(Unreached::Never(error)),
         };
         let prepared = prepare_tcp(&socket, KeepAlive::within(SILENT));

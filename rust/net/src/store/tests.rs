@@ -91,6 +91,13 @@ fn a_client_waits_for_a_store_that_begins_later() {
 }
 
 #[test]
+fn a_name_that_is_not_known_yet_is_looked_up_again() {
+    let endpoint: Endpoint = "tcp://host.invalid:29402".parse().unwrap();
+    let error = StoreClient::connect(endpoint, None, Duration::from_millis(300), &mut || false).unwrap_err();
+    assert!(matches!(error, NetError::NoStore { .. }), "{error}");
+}
+
+#[test]
 fn ends_with_other_tokens_and_plain_ones_are_refused_at_once() {
     for (own, other) in [(TOKEN, Some(OTHER_TOKEN)), (TOKEN, None)] {
         let server = server(Some(own));

@@ -12,8 +12,6 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 
 /// What one key is taken to cost beside its bytes and those of its value.
 const KEY_COST: usize = 128;
-/// Beyond so many bytes that a peer does not take, no more of its requests are read.
-const UNREAD_BYTES: usize = 64 << 10;
 
 /// What a store holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +100,8 @@ impl StoreMachine {
 
     /// Answers a request, or has it wait; the error ends the connection.
     fn handle(&mut self, id: PeerId, request: &Request<'_>) -> Result<(), String> {
-        if self.peers.get(&id).is_none_or(|peer| peer.waiting.is_some()) {
+        // So at most one reply waits for a peer that does not read.
+        if self.peers.get(&id).is_none_or(|peer| peer.waiting.is_some() || !peer.outbox.is_empty()) {
             return Err("a request came before the reply to another one".to_owned());
         }
         match *request {
@@ -239,7 +238,7 @@ impl StreamMachine for StoreMachine {
     }
 
     fn wants_bytes(&self, id: PeerId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| !peer.is_ending && peer.outbox.len() < UNREAD_BYTES)
+        self.peers.get(&id).is_some_and(|peer| !peer.is_ending)
     }
 
     fn is_joined(&self, _id: PeerId) -> bool {
