@@ -8,20 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from flow_threads import ThreadWorkers, in_threads
 from flows import ROWS, numbers, role_of
 from restart_flow import Model, make_restarting
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
+from softs_fast.collectives.backend.work import BackendLost
 from softs_fast.dataflow.declare.hooks import Publish
 from softs_fast.dataflow.link.messages import Columns, HookTask, ReadElements
 from softs_fast.dataflow.link.results import Failure, Result
 from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.work import HookWork
 from softs_fast.dataflow.workers.backend import Back, Done, Lost
-from softs_fast.dataflow.workers.departures import Departures
+from softs_fast.dataflow.workers.departures import Departures, may_have_lost_a_peer
 from softs_fast.dataflow.workers.processes import ProcessBackend
+from softs_fast.errors import PeerLost
 
 
 @pytest.fixture
@@ -67,6 +70,24 @@ def test_a_departure_that_is_known_is_not_awaited() -> None:
     departures.note_ending(SimpleNamespace(columns=Columns.of({"x": [held]})), 0, [1, 2])  # type: ignore[arg-type]
     departures.leave(2)
     departures.await_known(lambda timeout_s: pytest.fail("it waits for what it knows"), "here")
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize(
+    ("error", "is_of_a_call"),
+    [
+        (dist.DistBackendError("connection closed"), True),
+        (RuntimeError("connection closed"), True),
+        (BackendLost("rank 1 has ended"), True),
+        (PeerLost("the store has gone"), True),
+        (ValueError("a wrong size"), False),
+    ],
+)
+def test_errors_of_collective_calls_may_come_of_a_lost_peer(
+    error: Exception, is_of_a_call: bool, is_shared: bool
+) -> None:
+    done = Done(0, Result(ticket=7, failure=Failure.of(error)))
+    assert may_have_lost_a_peer(done, is_shared=is_shared) == (is_of_a_call and is_shared)
 
 
 def test_a_departure_comes_before_the_failures_that_it_may_have_caused(opened: Any) -> None:

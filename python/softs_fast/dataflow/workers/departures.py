@@ -122,5 +122,6 @@ def may_have_lost_a_peer(event: Event, *, is_shared: bool) -> bool:
     text = event.result.failure.text
     if text.startswith(Unreadable.__name__):
         return True
-    # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
-    return is_shared and text.startswith(("RuntimeError", "Dist"))
+    # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so; then those of the backend
+    # "softs" and of its store.
+    return is_shared and text.startswith(("RuntimeError", "Dist", "BackendLost", "PeerLost"))
