@@ -921,7 +921,7 @@ class Supplier:
         """Say that the sample of the current lease is made; the rest of the call waits for the wire."""
 
     def may_write(self) -> bool:
-        """Return whether the sample of the current lease may still be written."""
+        """Return whether the connection that gave the current lease is up."""
 
     @property
     def connection_error(self) -> str | None:
@@ -997,6 +997,12 @@ class Segment:
     @property
     def slots_len(self) -> int:
         """Bytes that can be read and written."""
+
+    def is_named(self, number: int) -> bool:
+        """Return whether the number of an order by wire names this segment, in whatever epoch."""
+
+    def is_named_now(self, number: int) -> bool:
+        """Return whether the number of an order by wire names this segment in its present epoch."""
 
     @property
     def is_gone(self) -> bool:

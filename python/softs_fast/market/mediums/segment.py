@@ -33,10 +33,16 @@ class SegmentMedium(Medium):
         self.slot_stride = segment.slot_stride or slot_size
         self._segment = segment
 
-    @property
-    def segment_id(self) -> int:
-        """The random number of its segment: another one at the same address has another; 0 in a segment of softs."""
-        return self._segment.segment_id
+    def is_named(self, number: int) -> bool:
+        """Return whether an order that came with this number means this segment, and not another at the same address."""
+        return number == 0 or self._segment.is_named(number)
+
+    def is_named_now(self, number: int) -> bool:
+        """Return whether its client still waits for orders that came with this number.
+
+        A client that loses its broker places its orders anew under another number.
+        """
+        return number == 0 or self._segment.is_named_now(number)
 
     @property
     def is_gone(self) -> bool:
@@ -64,8 +70,8 @@ class SegmentMedium(Medium):
     def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
         """Lock the slot, and store `data` if `may_write` returns True.
 
-        A client that has lost its broker waits for such locks before it orders the slots again, so a supplier that
-        is stopped between the answer and the copy never writes to a slot that is in use again.
+        A client that has lost its broker orders no slot again that is locked, so a supplier that is stopped between the
+        answer and the copy never writes to a slot that is in use again.
 
         Returns:
             As `write`; None if `may_write` returned False.

@@ -120,6 +120,14 @@ impl Segment {
         self.slots_len
     }
 
+    fn is_named(&self, py: Python<'_>, number: u64) -> PyResult<bool> {
+        Ok(self.segment(py)?.is_named(number))
+    }
+
+    fn is_named_now(&self, py: Python<'_>, number: u64) -> PyResult<bool> {
+        Ok(self.segment(py)?.is_named_now(number))
+    }
+
     #[getter]
     fn is_gone(&self, py: Python<'_>) -> bool {
         self.segment(py).is_ok_and(|segment| segment.is_gone())
