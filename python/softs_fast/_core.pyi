@@ -1001,9 +1001,6 @@ class Segment:
     def is_named(self, number: int) -> bool:
         """Return whether the number of an order by wire names this segment, in whatever epoch."""
 
-    def is_named_now(self, number: int) -> bool:
-        """Return whether the number of an order by wire names this segment in its present epoch."""
-
     @property
     def is_gone(self) -> bool:
         """Whether the owner has removed it, so that no client will read what is written."""
@@ -1014,8 +1011,12 @@ class Segment:
     def write_slot(self, offset: int, data: Any) -> None:
         """Write as `write` does, but exactly one slot if slot_size is known."""
 
-    def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool]) -> bool:
-        """Lock the slot, call may_write, and write if it returns True; return its result."""
+    def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool], number: int) -> bool:
+        """Lock the slot, and write if its client still waits for the order with this number and may_write returns True.
+
+        Returns:
+            Whether that was so.
+        """
 
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""

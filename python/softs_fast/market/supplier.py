@@ -371,17 +371,13 @@ class Supplier:
         stride = writer.slot_stride if isinstance(writer, SegmentMedium) else 0
         if offset % (stride or self.slot_size) != 0:
             return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
-
-        def may_write() -> bool:
-            is_ordered = not isinstance(writer, SegmentMedium) or writer.is_named_now(segment_id)
-            return is_ordered and self._core.may_write()
-
+        may_write = self._core.may_write
         written: bool | None
         if not isinstance(writer, SegmentMedium):
             self._core.note_made()
         try:
             if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
-                written = writer.write_if(offset, data, may_write)
+                written = writer.write_if(offset, data, may_write, segment_id)
             else:
                 written = writer.write(offset, data) if may_write() else None
         except Exception as error:

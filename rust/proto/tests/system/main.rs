@@ -120,6 +120,6 @@ fn with_a_broker_that_never_dies_all_quarantined_slots_are_released() {
 
 #[test]
 fn peers_that_leave_brokers_which_others_still_hear_have_one_writer_per_slot() {
-    run(Fleet { native: 4, softs: 0, lanes: false, brokers: 2, broker_dies: false }, 0..200);
-    run(Fleet { native: 4, softs: 0, lanes: true, brokers: 2, broker_dies: false }, 200..400);
+    run(Fleet { native: 4, softs: 0, lanes: false, brokers: 2, broker_dies: false }, 0..100);
+    run(Fleet { native: 4, softs: 0, lanes: true, brokers: 2, broker_dies: false }, 100..200);
 }
