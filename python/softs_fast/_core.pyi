@@ -1000,7 +1000,7 @@ class Supplier:
         """Say that the sample of the current lease is made; the rest of the call waits for the wire."""
 
     def may_write(self) -> bool:
-        """Return whether the sample of the current lease may still be written."""
+        """Return whether the connection that gave the current lease is up."""
 
     @property
     def connection_error(self) -> str | None:
@@ -1077,6 +1077,9 @@ class Segment:
     def slots_len(self) -> int:
         """Bytes that can be read and written."""
 
+    def is_named(self, number: int) -> bool:
+        """Return whether the number of an order by wire names this segment, in whatever epoch."""
+
     @property
     def is_gone(self) -> bool:
         """Whether the owner has removed it, so that no client will read what is written."""
@@ -1087,8 +1090,12 @@ class Segment:
     def write_slot(self, offset: int, data: Any) -> None:
         """Write as `write` does, but exactly one slot if slot_size is known."""
 
-    def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool]) -> bool:
-        """Lock the slot, call may_write, and write if it returns True; return its result."""
+    def write_locked(self, offset: int, data: Any, may_write: Callable[[], bool], number: int) -> bool:
+        """Lock the slot, and write if its client still waits for the order with this number and may_write returns True.
+
+        Returns:
+            Whether that was so.
+        """
 
     def read(self, offset: int, n: int) -> bytes:
         """Copy n bytes out."""

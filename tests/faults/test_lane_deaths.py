@@ -8,8 +8,11 @@ import json
 import os
 import random
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +22,7 @@ import pytest
 import stamp
 from market import Market
 from process import HERE, Process, Zygote, environment
-from waiting import eventually
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast
 from softs_fast import _core
@@ -301,3 +304,53 @@ def test_a_supplier_that_was_stopped_before_it_writes_never_writes_late(
         )
         time.sleep(0.3)
         assert client.medium.read(slot) == sample
+
+
+class OnlyByWire(softs_fast.ShmMedium):
+    """Not known to be shared memory, so its suppliers are asked to no lane."""
+
+    @classmethod
+    def attach(cls, address: str) -> "OnlyByWire":
+        return super().attach(address)
+
+
+def own_sockets() -> set[str]:
+    """The sockets of this process."""
+    descriptors = Path("/proc/self/fd").iterdir()
+    return {path.name for path in descriptors if os.path.exists(path) and stat.S_ISSOCK(path.stat().st_mode)}
+
+
+def test_a_supplier_that_still_hears_a_broker_that_its_client_has_lost_never_writes_late(
+    market: Market,
+) -> None:
+    market.broker()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def stall(product_id: str) -> bytes:
+        begun.set()
+        assert may_end.wait(WATCHDOG_S)
+        return bytes(SLOT_SIZE)
+
+    stalled = softs_fast.Supplier(stall, ["p.*"], market.backend, OnlyByWire, SLOT_SIZE)
+    with stalled:
+        before = own_sockets()
+        client = softs_fast.Client(market.frontend, softs_fast.ShmMedium, SLOT_SIZE, 1)
+        try:
+            assert client.request_slot("p1") is not None
+            assert begun.wait(WATCHDOG_S)
+            (mine,) = own_sockets() - before
+            market.slot_size = SLOT_SIZE
+            market.supplier()
+            with socket.socket(fileno=os.dup(int(mine))) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+            eventually(lambda: client.poll_completions(100), "another one serves the slot, in a lane")
+            slot = client.get_completed()
+            assert slot is not None
+            sample = client.medium.read(slot)
+            assert stamp.Checker().check(sample, "p1") is None
+            may_end.set()
+            stalled.stop(timeout_s=WATCHDOG_S)
+            assert client.medium.read(slot) == sample
+        finally:
+            may_end.set()
+            client.close()

@@ -314,7 +314,6 @@ class Supplier:
     ) -> str | None:
         if client_slot_size not in (0, self._slot_bytes):
             return f"slot_size differs: this supplier has {self._slot_bytes}, the client {client_slot_size}"
-        address = medium[0]
         # Before the sample is made: a supplier that cannot write it need not make it.
         writer = self._writer_for(product_id, *medium)
         if isinstance(writer, str):
@@ -340,12 +339,12 @@ class Supplier:
         ):
             # Owners of TCP mediums, and mediums of users, rely on the size.
             data = memoryview(data)[: config.sample_nbytes(data)]
-        return self._write(writer, address, offset, data)
+        return self._write(writer, medium, offset, data)
 
     def _writer_for(self, product_id: str, address: str, segment_id: int) -> Medium | str:
         """Return the medium of an order, or why it cannot be written to."""
         writer = self._writers.get(address)
-        if writer is not None and not _is_segment(writer, segment_id):
+        if writer is not None and not _is_named(writer, segment_id):
             # Its client, or another one, has made it anew.
             self._writers.pop(address).close()
             writer = None
@@ -357,7 +356,7 @@ class Supplier:
                 "cannot open the medium %r of an order for product %r: %s", address, product_id, str(error)
             )
             return f"cannot open the medium {address!r}: {error}"
-        if _is_segment(writer, segment_id):
+        if _is_named(writer, segment_id):
             return writer
         self._writers.pop(address).close()
         return (
@@ -366,8 +365,9 @@ class Supplier:
         )
 
     def _write(
-        self, writer: Medium, address: str, offset: int, data: bytes | bytearray | memoryview
+        self, writer: Medium, medium: tuple[str, int], offset: int, data: bytes | bytearray | memoryview
     ) -> str | None:
+        address, segment_id = medium
         stride = writer.slot_stride if isinstance(writer, SegmentMedium) else 0
         if offset % (stride or self.slot_size) != 0:
             return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
@@ -377,14 +377,14 @@ class Supplier:
             self._core.note_made()
         try:
             if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
-                written = writer.write_if(offset, data, may_write)
+                written = writer.write_if(offset, data, may_write, segment_id)
             else:
                 written = writer.write(offset, data) if may_write() else None
         except Exception as error:
             logger.exception("cannot write to the medium %r at offset %d", address, offset)
             return f"cannot write to the medium {address!r} at offset {offset}: {error}"
         if written is None:
-            return "the broker that gave this order is gone"
+            return "refused: its client has left the broker that gave this order, or that is gone"
         if not written:
             self._writers.pop(address).close()
             return f"cannot write {self.slot_size} bytes to the medium {address!r} at offset {offset}"
@@ -446,13 +446,13 @@ def _device_output(
     return DeviceOutput(config, slot_size)
 
 
-def _is_segment(writer: Medium, segment_id: int) -> bool:
+def _is_named(writer: Medium, segment_id: int) -> bool:
     """Return whether a medium is the segment of an order, as far as that can be known.
 
     The same path leads to other files on other hosts. A segment that is overwritten after this check has another
     number than the writer expects, and refuses the write under its lock.
     """
-    return not isinstance(writer, SegmentMedium) or segment_id in (0, writer.segment_id)
+    return not isinstance(writer, SegmentMedium) or writer.is_named(segment_id)
 
 
 def _has_write_if(medium_cls: type[Medium]) -> bool:

@@ -62,7 +62,7 @@ impl Market {
                     assert!(matches!(task, Task::Wire(_)), "it serves no lanes");
                     call();
                     calls.fetch_add(1, Ordering::Relaxed);
-                    let may_write = supplier.may_write() == Some(true);
+                    let may_write = supplier.may_write();
                     let result = if may_write { Ok(()) } else { Err("the broker is gone".to_owned()) };
                     supplier.finish(result);
                 }

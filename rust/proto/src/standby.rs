@@ -8,10 +8,10 @@
 //! each of them then *doubts* the broker that it uses, and leaves it if it does not answer either. A peer that hears its
 //! broker stays: so where only the two brokers do not hear each other, no peer moves.
 //!
-//! No supplier may write to a slot that its client has ordered again elsewhere. So a client leaves a vanished broker only some
-//! beats after the standby has become ready, and a supplier that doubts its broker writes only after it has heard it
-//! ([`Choice::may_write`]). A broker that is there is left when nothing is under way there ([`Choice::wants_to_leave`]), and
-//! a connection that breaks is made again to the same broker, which knows the writers, before another one is used.
+//! A supplier may hear a broker that its client has left. Segments refuse what it writes then, by their epoch; other
+//! mediums do not, so suppliers leave a vanished broker some beats before clients do. A broker that is there is left when
+//! nothing is under way there ([`Choice::wants_to_leave`]), and a connection that breaks is made again to the same broker
+//! before another one is used.
 //!
 //! Beats are counted, not seconds: a process that was stopped itself has not listened meanwhile.
 
@@ -73,8 +73,6 @@ pub struct Choice {
     /// Beats since the current one sent something, or since the doubt began.
     silent: u32,
     gives_up_after: u32,
-    /// The current one has sent something since [`Choice::ask`].
-    is_heard: bool,
     /// The broker of the connection that broke, and the beats since.
     broken: Option<(usize, u32)>,
 }
@@ -85,7 +83,7 @@ impl Choice {
     pub fn new(n_hosts: usize, writes: bool) -> Self {
         let gives_up_after = if writes { WRITER_GIVES_UP_AFTER } else { GIVES_UP_AFTER };
         let ready = vec![false; n_hosts];
-        Self { ready, current: None, silent: 0, gives_up_after, is_heard: false, broken: None }
+        Self { ready, current: None, silent: 0, gives_up_after, broken: None }
     }
 
     /// The broker that is used.
@@ -120,7 +118,6 @@ impl Choice {
     /// The current broker has sent something.
     pub fn heard(&mut self) {
         self.silent = 0;
-        self.is_heard = true;
     }
 
     /// Where there is no current broker: makes the first ready one the current one, or that of the connection that broke.
@@ -149,8 +146,7 @@ impl Choice {
 
     /// Whether another one than the current one serves: a later one, because it has not heard those before it; or one before
     /// it, to which others may have gone.
-    #[must_use]
-    pub fn is_doubted(&self) -> bool {
+    fn is_doubted(&self) -> bool {
         self.current.is_some() && self.ready.iter().filter(|ready| **ready).count() > 1
     }
 
@@ -170,22 +166,6 @@ impl Choice {
         }
         self.silent += 1;
         if self.silent < self.gives_up_after { Sign::Silent } else { Sign::Lost }
-    }
-
-    /// A supplier is about to write: what the broker says from now on counts. To be called after everything that has
-    /// arrived was read; whether the broker has to be sent a PING.
-    pub fn ask(&mut self) -> bool {
-        self.is_heard = false;
-        self.is_doubted()
-    }
-
-    /// Whether a slot that the current broker has leased may be written; `None`: not before that one has answered.
-    #[must_use]
-    pub fn may_write(&self) -> Option<bool> {
-        match self.current {
-            None => Some(false),
-            Some(_) => (!self.is_doubted() || self.is_heard).then_some(true),
-        }
     }
 }
 
@@ -211,21 +191,8 @@ mod tests {
         let mut choice = Choice::new(2, writes);
         choice.handle_ready(0);
         assert_eq!(choice.choose(), Some(0));
-        assert!(!choice.ask() && choice.may_write() == Some(true));
         choice.handle_ready(1);
         choice
-    }
-
-    #[test]
-    fn a_supplier_that_doubts_its_broker_writes_only_after_an_answer() {
-        let mut choice = at_the_first(true);
-        choice.heard();
-        assert!(choice.ask());
-        assert_eq!(choice.may_write(), None);
-        choice.heard();
-        assert_eq!(choice.may_write(), Some(true));
-        choice.handle_lost(0);
-        assert_eq!(choice.may_write(), Some(false));
     }
 
     #[test]

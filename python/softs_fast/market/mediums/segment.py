@@ -33,10 +33,9 @@ class SegmentMedium(Medium):
         self.slot_stride = segment.slot_stride or slot_size
         self._segment = segment
 
-    @property
-    def segment_id(self) -> int:
-        """The random number of its segment: another one at the same address has another; 0 in a segment of softs."""
-        return self._segment.segment_id
+    def is_named(self, number: int) -> bool:
+        """Return whether an order that came with this number means this segment, and not another at the same address."""
+        return number == 0 or self._segment.is_named(number)
 
     @property
     def is_gone(self) -> bool:
@@ -61,17 +60,25 @@ class SegmentMedium(Medium):
             return False
         return True
 
-    def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
-        """Lock the slot, and store `data` if `may_write` returns True.
+    def write_if(
+        self, byte_offset: int, data: Data, may_write: Callable[[], bool], number: int = 0
+    ) -> bool | None:
+        """Lock the slot, and store `data` if its client still waits for it and `may_write` returns True.
 
-        A client that has lost its broker waits for such locks before it orders the slots again, so a supplier that
-        is stopped between the answer and the copy never writes to a slot that is in use again.
+        A client that has lost its broker names its segment by another number, and orders no slot again that is locked. So
+        a supplier that is stopped before or within the copy never writes to a slot that is in use again.
+
+        Args:
+            byte_offset: Offset of the slot.
+            data: As for `write`.
+            may_write: Called once the slot is locked.
+            number: By which the order names the segment; 0 where it does not.
 
         Returns:
-            As `write`; None if `may_write` returned False.
+            As `write`; None if it is too late.
         """
         try:
-            return self._segment.write_locked(byte_offset, data, may_write) or None
+            return self._segment.write_locked(byte_offset, data, may_write, number) or None
         except Exception as error:
             self._warn(byte_offset, error)
             return False

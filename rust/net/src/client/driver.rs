@@ -36,8 +36,7 @@ impl Client {
         let now = Instant::now();
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         slots.lanes.show_start(u64::try_from(since_1970.as_nanos()).unwrap_or(0));
-        let mut link = BrokerLink::new(Machine::new(config, slots.lanes), endpoint, now, spin);
-        link.set_fence(slots.fence);
+        let link = BrokerLink::new(Machine::new(config, slots.lanes), endpoint, now, spin);
         Self { inner: Mutex::new(ClientState::new(link, now)), closed: AtomicBool::new(false) }
     }
 

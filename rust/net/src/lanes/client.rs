@@ -15,9 +15,10 @@ use crate::error::NetError;
 /// What the suppliers that are awake make within this time is no reason to wake another one.
 const SOON: Duration = Duration::from_micros(20);
 
-/// The lanes of a client, or none where its medium has none.
+/// The segment of a client with its lanes, or none where its medium has none.
 #[derive(Debug, Default)]
 pub(crate) struct ClientLanes {
+    segment: Option<Arc<Segment>>,
     open: Option<Open>,
 }
 
@@ -95,9 +96,11 @@ impl ClientLanes {
                     waiting: [None; N_LANES as usize],
                     paces: [Pace::default(); N_LANES as usize],
                 };
-                Ok(Self { open: Some(open) })
+                Ok(Self { segment: Some(Arc::clone(segment)), open: Some(open) })
             }
-            Err(shm::SegmentError::Refused { .. }) => Ok(Self::default()),
+            Err(shm::SegmentError::Refused { .. }) => {
+                Ok(Self { segment: Some(Arc::clone(segment)), open: None })
+            }
             Err(error) => Err(failed("open the lanes", error.to_string())),
         }
     }
@@ -446,6 +449,16 @@ impl Lanes for ClientLanes {
             shm::Ending::Lost => Ending::Lost,
         };
         Some(LaneEvent { slot: finished.slot, ending })
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        if let Some(segment) = &self.segment {
+            segment.begin_epoch(epoch);
+        }
+    }
+
+    fn is_written(&self, slot: SlotId) -> bool {
+        self.segment.as_ref().is_some_and(|segment| segment.is_written(slot))
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use softs_proto::log::LogRecord;
-use softs_proto::standby::DOUBT_BEAT;
 use softs_shm::{CachePolicy, SegmentError, SlotView};
 
 use super::claimed_batch::{LaneTask, Sample};
@@ -13,7 +12,6 @@ use super::driver::Supplier;
 use super::lane_scheduler::{LaneScheduler, Turn};
 use super::task::{Batch, Task};
 use crate::error::NetError;
-use crate::transport::broker_link::Waitable;
 use crate::waited::Waited;
 
 /// A supplier that waits for a broker's HELLO checks for signals this often.
@@ -178,31 +176,10 @@ impl Supplier {
         self.shared.lane_call.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the slot of the present lease may still be written (invariant W3). Never waits: `None` where another broker
-    /// of the list has begun to serve, so that only [`Self::await_may_write`] can tell.
-    pub fn may_write(&self) -> Option<bool> {
-        self.check_lease(Instant::now(), true).ok()
-    }
-
-    /// Goes on after a [`Self::may_write`] that could not tell: half a second at most.
-    pub fn await_may_write(&self) -> bool {
-        loop {
-            let now = Instant::now();
-            match self.check_lease(now, false) {
-                Ok(may_write) => return may_write,
-                Err(waitable) => waitable.wait(now, Some(DOUBT_BEAT), None),
-            };
-        }
-    }
-
-    /// The error is what to wait for before the next call.
-    fn check_lease(&self, now: Instant, is_first: bool) -> Result<bool, Waitable> {
-        let mut state = self.shared.lock();
-        let may_write = state.link.may_write(now, is_first);
-        if !state.link.machine.may_write(now) {
-            return Ok(false);
-        }
-        may_write.ok_or_else(|| state.link.waitable())
+    /// Whether the slot of the present lease may still be written, as far as its broker is concerned (invariant W3).
+    pub fn may_write(&self) -> bool {
+        let state = self.shared.lock();
+        state.link.machine.may_write(Instant::now()) && state.link.is_alive()
     }
 
     /// The log records since the last call.
@@ -288,7 +265,3 @@ impl Drop for Supplier {
         self.shared.lock().link.close();
     }
 }
-
-#[cfg(test)]
-#[path = "tasks_tests.rs"]
-mod tests;

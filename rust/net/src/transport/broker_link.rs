@@ -66,20 +66,8 @@ pub(crate) struct BrokerLink<M> {
     pulse: Pulse,
     silence: Silence,
     log: VecDeque<LogRecord>,
-    fence: Option<Fence>,
-    /// A connection was lost since the fence was run.
-    fence_due: bool,
     /// The machine knows of the current broker.
     is_started: bool,
-}
-
-/// What must have succeeded after a connection was lost before the next one is used.
-pub(crate) struct Fence(pub(crate) Box<dyn FnMut() -> Result<(), NetError> + Send>);
-
-impl std::fmt::Debug for Fence {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Fence")
-    }
 }
 
 /// What to wait for: the sockets, and a moment.
@@ -104,16 +92,8 @@ impl<M: PeerMachine> BrokerLink<M> {
             pulse: Pulse::default(),
             silence: Silence::default(),
             log: VecDeque::new(),
-            fence: None,
-            fence_due: false,
             is_started: false,
         }
-    }
-
-    /// Sets what must succeed after each lost connection before the next one is used; where it fails, that one is given
-    /// up too.
-    pub(crate) fn set_fence(&mut self, fence: Option<Fence>) {
-        self.fence = fence;
     }
 
     /// Where the broker is.
@@ -140,27 +120,6 @@ impl<M: PeerMachine> BrokerLink<M> {
     pub(crate) fn is_alive(&self) -> bool {
         let connection = self.choice.current().and_then(|host| self.dials[host].connection.as_ref());
         connection.is_some_and(Connection::is_alive)
-    }
-
-    /// Whether what the broker has leased may be written; `None` if that shows later (see [`Choice::may_write`]), in another
-    /// call of which it is not the first.
-    pub(crate) fn may_write(&mut self, now: Instant, is_first: bool) -> Option<bool> {
-        if self.dials.len() > 1 {
-            self.turn(now);
-        }
-        let connection = self.choice.current().and_then(|host| self.dials[host].connection.as_mut());
-        match connection.filter(|connection| connection.is_alive()) {
-            None => Some(false),
-            // A broker of softs cannot be asked.
-            Some(connection) if !connection.answers_pings() => Some(true),
-            Some(connection) => {
-                if is_first && self.choice.ask() {
-                    connection.ping();
-                    self.transmit(now);
-                }
-                self.choice.may_write()
-            }
-        }
     }
 
     pub(crate) fn take_log(&mut self) -> Vec<LogRecord> {
@@ -265,19 +224,15 @@ impl<M: PeerMachine> BrokerLink<M> {
             self.choice.beat();
         }
         while let Some(host) = self.choice.choose() {
-            let started = self.start(now, host).and_then(|()| self.exchange(now, host));
-            if let Err(error) = started {
+            self.start(now, host);
+            if let Err(error) = self.exchange(now, host) {
                 self.lose(now, host, error);
             }
         }
     }
 
-    fn start(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
-        let Some(dialect) = self.dials[host].ready() else { return Ok(()) };
-        if let Some(Fence(run)) = self.fence.as_mut().filter(|_| self.fence_due) {
-            run()?;
-        }
-        self.fence_due = false;
+    fn start(&mut self, now: Instant, host: usize) {
+        let Some(dialect) = self.dials[host].ready() else { return };
         self.dials[host].note_used();
         self.is_started = true;
         self.silence.heard();
@@ -286,7 +241,6 @@ impl<M: PeerMachine> BrokerLink<M> {
             text: format!("connected to the broker at {}", self.dials[host].endpoint()),
         });
         self.machine.handle_connected(now, dialect);
-        Ok(())
     }
 
     fn exchange(&mut self, now: Instant, host: usize) -> Result<(), NetError> {
@@ -380,7 +334,6 @@ impl<M: PeerMachine> BrokerLink<M> {
         // No beat is due before the next connection: one that stayed due would let no thread rest.
         self.pulse = Pulse::default();
         if std::mem::take(&mut self.is_started) {
-            self.fence_due = true;
             self.machine.handle_disconnected();
         }
     }

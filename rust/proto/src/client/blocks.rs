@@ -82,23 +82,8 @@ impl<L: Lanes> Client<L> {
         let block = &mut self.blocks[id as usize];
         block.n_free += 1;
         if block.n_free == self.config.block {
-            let tainted =
-                self.n_tainted > 0 && self.slots_of(id).any(|slot| self.slots[slot as usize].tainted);
-            if tainted {
-                self.free_tainted.push_back(id);
-            } else {
-                // The next one to be used: where not all are on order, its memory is the likeliest to be in a cache.
-                self.free.push_front(id);
-            }
-        }
-    }
-
-    pub(super) fn set_tainted(&mut self, slot: SlotId, tainted: bool) {
-        let slot = &mut self.slots[slot as usize];
-        match (std::mem::replace(&mut slot.tainted, tainted), tainted) {
-            (false, true) => self.n_tainted += 1,
-            (true, false) => self.n_tainted -= 1,
-            _ => {}
+            // The next one to be used: where not all are on order, its memory is the likeliest to be in a cache.
+            self.free.push_front(id);
         }
     }
 

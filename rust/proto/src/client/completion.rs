@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::ids::{OrderNumber, ProductKey, SlotId};
 use super::lane_port::{Ending, LaneEvent, Lanes};
-use super::slots::{Slot, State};
+use super::slots::State;
 use super::state::Client;
 use crate::Dialect;
 use crate::log::{Level, LogRecord};
@@ -23,6 +23,7 @@ impl<L: Lanes> Client<L> {
     /// [`Client::request_block`] do it themselves when they find nothing.
     pub fn handle_lanes(&mut self, now: Instant) {
         self.poll_lanes(now);
+        self.free_written();
         self.take_back_stale();
         for position in 0..self.announced.len() {
             let key = self.announced[position];
@@ -97,7 +98,6 @@ impl<L: Lanes> Client<L> {
         let Some(slot) = self.leave_wire(number) else {
             return;
         };
-        self.set_tainted(slot, false);
         if self.block(slot).wanted {
             self.failures.remove(&self.products.get(self.block(slot).product).name);
             self.finish(slot);
@@ -106,14 +106,10 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// `written`: whether a supplier had it, so that the broker knows that no supplier writes to the slot any more.
-    pub(super) fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str, written: bool) {
+    pub(super) fn order_failed(&mut self, now: Instant, number: OrderNumber, text: &str) {
         let Some(slot) = self.leave_wire(number) else {
             return;
         };
-        if written {
-            self.set_tainted(slot, false);
-        }
         if self.block(slot).wanted {
             self.give_up(now, slot, text);
         } else {
@@ -124,7 +120,6 @@ impl<L: Lanes> Client<L> {
     /// The broker has no supplier for it, but the lane has, and no supplier that the broker knows writes to the slot.
     pub(super) fn order_returned(&mut self, now: Instant, number: OrderNumber) {
         let Some(&slot) = self.sent.get(&number) else { return };
-        self.set_tainted(slot, false);
         let key = self.block(slot).product;
         let lane = self.lane_for(key).filter(|_| self.block(slot).wanted);
         if let Some(lane) = lane
@@ -189,7 +184,6 @@ impl<L: Lanes> Client<L> {
         let stale: Vec<_> = self.sent.iter().filter(stale).map(|(&number, _)| number).collect();
         for number in stale {
             if let Some(slot) = self.leave_wire(number) {
-                self.set_tainted(slot, true);
                 self.make_free(slot);
             }
         }
@@ -233,8 +227,7 @@ impl<L: Lanes> Client<L> {
     /// Orders again what failed in blocks of `key`.
     pub(super) fn order_failed_again(&mut self, key: ProductKey) {
         for slot in std::mem::take(&mut self.failed) {
-            let Slot { state, tainted, .. } = self.slots[slot as usize];
-            if state != State::Failed {
+            if self.slots[slot as usize].state != State::Failed {
                 // Taken back meanwhile.
                 continue;
             }
@@ -242,11 +235,10 @@ impl<L: Lanes> Client<L> {
                 self.failed.push(slot);
                 continue;
             }
-            let lane = self.lane_for(key).filter(|_| !tainted);
             self.slots[slot as usize].attempts = 0;
             self.slots[slot as usize].order = self.next_order;
             self.next_order += 1;
-            self.place(slot, key, lane);
+            self.place_again(slot);
         }
     }
 }

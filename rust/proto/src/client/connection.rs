@@ -30,7 +30,11 @@ impl<L: Lanes> Client<L> {
     pub fn handle_disconnected(&mut self) {
         self.requests.lose_all();
         self.lose_sent_orders();
-        self.dialect = None;
+        // What moved away was lost with the rest.
+        self.unwanted.clear();
+        for key in self.products.keys() {
+            self.products.get_mut(key).supply = None;
+        }
         self.supply_due = None;
         self.requeue_refused();
     }
@@ -61,7 +65,7 @@ impl<L: Lanes> Client<L> {
             Ok(ToClient::Failed { order_id }) => {
                 if let Some(number) = self.parse_order_id(order_id) {
                     let text = "the broker gave the order up (softs' broker does not say why)";
-                    self.order_failed(now, number, text, true);
+                    self.order_failed(now, number, text);
                 }
             }
             Ok(ToClient::Results { done, ended }) => {
@@ -71,7 +75,7 @@ impl<L: Lanes> Client<L> {
                 for (number, code, text) in ended {
                     match code {
                         EndCode::Returned => self.order_returned(now, number),
-                        code => self.order_failed(now, number, text, code == EndCode::Failed),
+                        _ => self.order_failed(now, number, text),
                     }
                 }
             }
@@ -97,7 +101,7 @@ impl<L: Lanes> Client<L> {
                 if error.starts_with("Queue full") {
                     self.order_refused(now, number);
                 } else {
-                    self.order_failed(now, number, error, false);
+                    self.order_failed(now, number, error);
                 }
             }
             Some(Pending::Cancel { all, .. }) => {

@@ -1,5 +1,5 @@
-//! The lanes of a client as its state machine sees them: orders that suppliers on the same host take out of the
-//! client's own memory.
+//! The segment of a client as its state machine sees it: lanes, from which suppliers on the same host take orders, and
+//! what stops the suppliers of a broker that was lost.
 
 use super::ids::SlotId;
 
@@ -45,6 +45,10 @@ pub trait Lanes {
     fn cancel(&mut self, slot: SlotId) -> bool;
     /// The next order that has ended, of whatever lane, in the order in which they are found.
     fn poll(&mut self) -> Option<LaneEvent>;
+    /// From now on no supplier begins to write a slot for an order by wire of an earlier epoch.
+    fn begin_epoch(&mut self, epoch: u64);
+    /// Whether a supplier that had begun before still writes to the slot.
+    fn is_written(&self, slot: SlotId) -> bool;
 }
 
 /// For a medium without lanes: everything goes through the broker.
@@ -66,5 +70,9 @@ impl Lanes for NoLanes {
     }
     fn poll(&mut self) -> Option<LaneEvent> {
         None
+    }
+    fn begin_epoch(&mut self, _epoch: u64) {}
+    fn is_written(&self, _slot: SlotId) -> bool {
+        false
     }
 }

@@ -9,7 +9,7 @@
 //! order with a result that is not wanted any more is *stale*: its slot stays with the supplier until the order ends
 //! and then becomes free (C2). An order goes through a [lane](Lanes) where suppliers are attached to one, and otherwise
 //! to the broker. When the connection is lost, everything that the broker had is ordered again (C3): in the same slot,
-//! unless a supplier that nothing stops may still write there; such a slot is *quarantined*.
+//! unless a supplier may still write there; such a slot is *quarantined*.
 //!
 //! Slots are ordered, finished, handed out and released in *blocks* of [`Config::block`] neighbours, usually 1.
 

@@ -25,7 +25,7 @@ impl<L: Lanes> Client<L> {
         if !self.failed.is_empty() && !self.failures.is_paused(now, &self.products.get(key).name) {
             self.order_failed_again(key);
         }
-        let n_free = self.free.len() + self.free_tainted.len();
+        let n_free = self.free.len();
         if !starved {
             // Ordering in bunches saves messages. A lane needs none.
             let bunch = if self.has_lane_suppliers(key) { 1 } else { self.bunch() };
@@ -112,9 +112,7 @@ impl<L: Lanes> Client<L> {
         };
         let is_at_rest = |&id: &BlockId| {
             self.slots_of(id).all(|slot| {
-                let slot = &self.slots[slot as usize];
-                matches!(slot.state, State::Finished | State::Failed | State::Waiting)
-                    && (!slot.tainted || self.dialect.is_some())
+                matches!(self.slots[slot as usize].state, State::Finished | State::Failed | State::Waiting)
             })
         };
         let last = (0..self.blocks.len() as BlockId)

@@ -49,7 +49,7 @@ impl<L: Lanes> Client<L> {
             .map(|slot| slot as SlotId)
             .filter(|&slot| {
                 let (slot, block) = (&self.slots[slot as usize], self.block(slot));
-                slot.state == State::Waiting && !slot.tainted && block.wanted && block.product == key
+                slot.state == State::Waiting && block.wanted && block.product == key
             })
             .collect();
         // Suppliers begin with the first that is placed.

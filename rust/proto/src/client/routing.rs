@@ -13,18 +13,7 @@ const NATIVE_WINDOW: u32 = 64;
 impl<L: Lanes> Client<L> {
     /// A free block for an order of `key`, and the lane if it should go through one.
     pub(super) fn take_free(&mut self, key: ProductKey) -> Option<(BlockId, Option<LaneRef>)> {
-        // Slots that only the broker may give away go to it first, so that they are soon like all others.
-        if self.dialect.is_some()
-            && let Some(block) = self.free_tainted.pop_front()
-        {
-            return Some((block, None));
-        }
-        let lane = self.lane_for(key);
-        let block = match lane {
-            Some(_) => self.free.pop_front(),
-            None => self.free_tainted.pop_front().or_else(|| self.free.pop_front()),
-        };
-        Some((block?, lane))
+        Some((self.free.pop_front()?, self.lane_for(key)))
     }
 
     /// The lane, if the next order of `key` should go through it: it has suppliers, and those that only the broker
@@ -89,8 +78,7 @@ impl<L: Lanes> Client<L> {
         name
     }
 
-    /// Orders what the slot's block is for; by wire if the lane is full. Tainted slots have no lane
-    /// ([`Client::take_free`]).
+    /// Orders what the slot's block is for; by wire if the lane is full.
     pub(super) fn place(&mut self, slot: SlotId, key: ProductKey, lane: Option<LaneRef>) {
         if let Some(lane) = lane
             && self.lanes.place(lane, slot, self.sequence_of(slot))

@@ -15,6 +15,14 @@ impl<L: Lanes> Client<L> {
         u64::from(slot) * if slot_stride == 0 { slot_size } else { slot_stride }
     }
 
+    /// By which orders name the segment in its present epoch; 0 without a segment.
+    fn number_of_segment(&self) -> u64 {
+        match self.config.segment_id {
+            0 => 0,
+            id => id.wrapping_add(self.epoch),
+        }
+    }
+
     /// All orders of one product that may be sent, in one message.
     pub(super) fn encode_orders(&mut self, out: &mut Message) -> bool {
         while let Some(&key) = self.sendable.front() {
@@ -40,7 +48,7 @@ impl<L: Lanes> Client<L> {
             if !batch.is_empty() {
                 ClientRequest::Orders {
                     address: &self.config.address,
-                    segment_id: self.config.segment_id,
+                    segment_id: self.number_of_segment(),
                     slot_size: self.config.slot_size,
                     product_id: &self.products.get(key).name,
                     orders: batch,

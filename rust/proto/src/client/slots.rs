@@ -24,10 +24,6 @@ pub(super) enum State {
 pub(super) struct Slot {
     pub(super) order: OrderNumber,
     pub(super) state: State,
-    /// A broker that we lost may have given it away: suppliers that write to it stop with their connection, and a
-    /// broker knows what it gave away, but a lane knows nothing of it. So the slot is ordered by wire only, until such
-    /// an order has ended.
-    pub(super) tainted: bool,
     /// Failed attempts and dead suppliers, in lanes.
     pub(super) attempts: u64,
 }
@@ -72,7 +68,7 @@ pub struct SlotCounts {
     pub finished: usize,
     /// Held by the user.
     pub held: usize,
-    /// A supplier of softs may still write to it.
+    /// A supplier of a lost broker may still write to it.
     pub quarantined: usize,
 }
 

@@ -41,11 +41,8 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) lanes: L,
     pub(super) slots: Vec<Slot>,
     pub(super) blocks: Vec<Block>,
-    /// Free blocks that lanes may use, the last released one first, and those that only the broker may give away
-    /// ([`Slot::tainted`]).
+    /// Free blocks, the last released one first.
     pub(super) free: VecDeque<BlockId>,
-    pub(super) free_tainted: VecDeque<BlockId>,
-    pub(super) n_tainted: usize,
     /// Finished blocks of unordered streams, oldest first.
     pub(super) finished: VecDeque<BlockId>,
     pub(super) n_finished: usize,
@@ -83,6 +80,10 @@ pub struct Client<L: Lanes = NoLanes> {
     /// Until then orders wait for the broker to report the suppliers of what was announced.
     pub(super) supply_due: Option<Instant>,
     pub(super) quarantine: Quarantine,
+    /// Counts the brokers that were lost with orders.
+    pub(super) epoch: u64,
+    /// Slots that a supplier wrote to when its broker was lost.
+    pub(super) written: Vec<SlotId>,
     /// The user's orders that have lost their slot.
     pub(super) owed: VecDeque<Owed>,
 
@@ -111,8 +112,6 @@ impl<L: Lanes> Client<L> {
             slots: vec![Slot::default(); (n_blocks * config.block) as usize],
             blocks: vec![Block::default(); n_blocks as usize],
             free: (0..n_blocks).collect(),
-            free_tainted: VecDeque::new(),
-            n_tainted: 0,
             finished: VecDeque::new(),
             n_finished: 0,
             n_blocks_held: 0,
@@ -138,6 +137,8 @@ impl<L: Lanes> Client<L> {
             is_leaving: false,
             supply_due: None,
             quarantine: Quarantine::default(),
+            epoch: 0,
+            written: Vec::new(),
             owed: VecDeque::new(),
             completions: 0,
             requests: Requests::default(),
@@ -204,7 +205,7 @@ impl<L: Lanes> Client<L> {
     /// How many slots wait for a supplier of softs that had them when a broker was lost.
     #[must_use]
     pub fn n_quarantined(&self) -> usize {
-        self.quarantine.len()
+        self.quarantine.len() + self.written.len()
     }
 
     /// What it has done so far.

@@ -1,10 +1,10 @@
 //! What becomes of orders and slots when the broker is gone: fenced suppliers, suppliers of softs, lanes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
-use softs_proto::client::{Client, Outcome};
-use softs_proto::wire::{EndCode, Message, ToClient};
+use softs_proto::client::{Client, Config, Outcome};
+use softs_proto::wire::{ClientRequest, EndCode, Message, ToClient};
 
 use crate::harness::{Harness, Placed, config};
 use crate::lane_model::ModelLanes;
@@ -144,7 +144,7 @@ fn without_softs_orders_stay_in_their_slots() {
 }
 
 #[test]
-fn a_lane_gets_no_slot_that_a_lost_broker_gave_away() {
+fn a_lane_gets_the_slots_of_a_lost_broker_but_for_those_that_are_being_written() {
     let lanes = ModelLanes::new(1, 64);
     let mut harness = Harness::with(config(4), lanes.clone());
     harness.connect(Dialect::Native);
@@ -153,31 +153,47 @@ fn a_lane_gets_no_slot_that_a_lost_broker_gave_away() {
     assert_eq!(sent.len(), 4);
     harness.supply("p", 0, 1, 0);
     lanes.attach(1, lanes.lane_of("p").unwrap());
-    harness.done(&sent[..1]);
+    lanes.set_written(2, true);
     harness.client.handle_disconnected();
-    for _ in 0..3 {
-        if let Some(slot) = harness.request("p") {
-            harness.client.release_slot(u64::from(slot)).unwrap();
-        }
-    }
-    assert_eq!(
-        lanes.open_orders().iter().map(|(slot, _)| *slot).collect::<Vec<_>>(),
-        [0],
-        "only the slot that is known to be quiet"
-    );
-    // The next broker sees an order in each of the others through; from then on they are like any other.
-    harness.connect(Dialect::Native);
-    let request = harness.request("p");
-    assert_eq!(request, None);
-    let again = harness.placed();
-    assert_eq!(offsets(&again), [8, 16, 24]);
-    harness.done(&again);
-    for _ in 0..3 {
-        let slot = harness.request("p").unwrap();
-        harness.client.release_slot(u64::from(slot)).unwrap();
-    }
+    let in_lane = |lanes: &ModelLanes| lanes.open_orders().iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
+    assert_eq!((in_lane(&lanes), lanes.epoch()), (vec![0, 1, 3], 1));
+    assert_eq!((harness.client.n_quarantined(), harness.n_slots()), (1, 4));
+    harness.client.handle_lanes(harness.now);
     assert_eq!(harness.request("p"), None);
-    assert_eq!(lanes.open_orders().len(), 4);
+    assert_eq!(in_lane(&lanes), [0, 1, 3], "it is still being written");
+    lanes.set_written(2, false);
+    harness.client.handle_lanes(harness.now);
+    assert_eq!(harness.client.n_quarantined(), 0);
+    assert_eq!(harness.request("p"), None);
+    assert_eq!(in_lane(&lanes), [0, 1, 2, 3]);
+}
+
+#[test]
+fn orders_name_an_epoch_that_ends_with_each_broker_which_had_some() {
+    let lanes = ModelLanes::new(0, 0);
+    let mut client = Client::new(Config { segment_id: 7, ..config(1) }, lanes.clone());
+    let (mut now, mut message) = (Instant::now(), Message::new());
+    client.handle_connected(Dialect::Native);
+    client.handle_disconnected();
+    assert_eq!((client.request_sample(now, "p"), lanes.epoch()), (None, 0));
+    let mut named = Vec::new();
+    for epoch in 0..3 {
+        assert_eq!(lanes.epoch(), epoch);
+        client.handle_connected(Dialect::Native);
+        for _ in 0..2 {
+            while client.poll_transmit(now, &mut message) {
+                let frames: Vec<_> = message.frames().collect();
+                match ClientRequest::decode(&frames).unwrap() {
+                    ClientRequest::Orders { segment_id, .. } => named.push(segment_id),
+                    ClientRequest::Lanes { segment_id, .. } => assert_eq!(segment_id, 7),
+                    _ => {}
+                }
+            }
+            now += Duration::from_secs(1);
+        }
+        client.handle_disconnected();
+    }
+    assert_eq!(named, [7, 8, 9]);
 }
 
 #[test]

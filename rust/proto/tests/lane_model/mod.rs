@@ -47,6 +47,9 @@ struct Area {
     last_ticket: u64,
     ended: VecDeque<SlotId>,
     placed: Vec<(SlotId, u64)>,
+    epoch: u64,
+    /// Slots that suppliers write to for orders by wire.
+    written: BTreeSet<SlotId>,
 }
 
 /// The lanes of one segment; clones share them.
@@ -89,6 +92,8 @@ impl ModelLanes {
             last_ticket: 0,
             ended: VecDeque::new(),
             placed: Vec::new(),
+            epoch: 0,
+            written: BTreeSet::new(),
         })))
     }
 
@@ -192,6 +197,18 @@ impl ModelLanes {
         area.orders.get(&slot).is_some_and(|order| area.lanes[order.lane].product == product)
     }
 
+    /// What orders by wire add to the number of the segment.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.0.borrow().epoch
+    }
+
+    /// A supplier begins, or ends, to write to a slot for an order by wire.
+    pub(crate) fn set_written(&self, slot: SlotId, is_written: bool) {
+        let written = &mut self.0.borrow_mut().written;
+        let is_another = if is_written { written.insert(slot) } else { written.remove(&slot) };
+        assert!(is_another, "slot {slot} has another writer");
+    }
+
     /// What was placed since the last call.
     pub(crate) fn take_placed(&self) -> Vec<(SlotId, u64)> {
         std::mem::take(&mut self.0.borrow_mut().placed)
@@ -256,5 +273,13 @@ impl Lanes for ModelLanes {
         area.lanes[order.lane].n_orders -= 1;
         let Cell::Ended(ending) = order.cell else { panic!("{:?} has not ended", order.cell) };
         Some(LaneEvent { slot, ending })
+    }
+
+    fn begin_epoch(&mut self, epoch: u64) {
+        self.0.borrow_mut().epoch = epoch;
+    }
+
+    fn is_written(&self, slot: SlotId) -> bool {
+        self.0.borrow().written.contains(&slot)
     }
 }

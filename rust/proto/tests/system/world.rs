@@ -47,13 +47,16 @@ pub(crate) struct Fleet {
     pub(crate) softs: usize,
     /// Whether clients have lanes.
     pub(crate) lanes: bool,
-    /// Whether the broker can die.
+    /// Native peers go from one to another, and are believed to be where they were for a while.
+    pub(crate) brokers: usize,
+    /// Whether brokers can die.
     pub(crate) broker_dies: bool,
 }
 
 /// Both directions of one connection; messages of one direction keep their order.
 #[derive(Default)]
 struct Wire {
+    broker: usize,
     up: VecDeque<Frames>,
     down: VecDeque<Frames>,
 }
@@ -79,6 +82,8 @@ pub(crate) struct ClientProcess {
 
 enum Call {
     Wire(Work),
+    /// The lock of its slot is held.
+    Copying(Work),
     Lane(Claim, ModelLanes, String),
 }
 
@@ -104,7 +109,9 @@ pub(crate) struct World {
     pub(crate) random: Random,
     fleet: Fleet,
     pub(crate) now: Instant,
-    pub(crate) broker: Broker,
+    pub(crate) brokers: Vec<Broker>,
+    /// Those that serve: the first ones.
+    n_serving: usize,
     wires: HashMap<PeerId, Wire>,
     next_peer: u64,
     pub(crate) clients: Vec<ClientProcess>,
@@ -127,7 +134,8 @@ impl World {
             random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             fleet,
             now: Instant::now(),
-            broker: new_broker(),
+            brokers: new_brokers(fleet),
+            n_serving: fleet.brokers,
             wires: HashMap::new(),
             next_peer: 0,
             clients: Vec::new(),
@@ -203,22 +211,60 @@ impl World {
     fn open(&mut self, side: Side, dialect: Dialect) -> PeerId {
         self.next_peer += 1;
         let peer = PeerId(self.next_peer);
-        self.wires.insert(peer, Wire::default());
-        self.broker.handle_connected(self.now, peer, side, dialect);
+        let broker = if dialect == Dialect::Native { self.random.below(self.n_serving) } else { 0 };
+        self.wires.insert(peer, Wire { broker, ..Wire::default() });
+        self.brokers[broker].handle_connected(self.now, peer, side, dialect);
         peer
+    }
+
+    /// A peer leaves its broker, which is not told yet.
+    fn leave(&mut self) {
+        let chosen = self.random.below(self.clients.len() + self.suppliers.len());
+        if let Some(client) = self.clients.get_mut(chosen) {
+            if let Some(wire) = client.wire.take().and_then(|peer| self.wires.get_mut(&peer)) {
+                // Of two connections of a client the later HELLO counts.
+                wire.up.clear();
+                client.machine.handle_disconnected();
+            }
+        } else {
+            let supplier = &mut self.suppliers[chosen - self.clients.len()];
+            if supplier.wire.take().is_some() {
+                supplier.machine.handle_disconnected();
+            }
+        }
+    }
+
+    /// A broker is told that a peer has left it.
+    fn tell(&mut self) {
+        let clients = self.clients.iter().filter_map(|client| client.wire);
+        let suppliers = self.suppliers.iter().filter_map(|supplier| supplier.wire);
+        let used: HashSet<_> = clients.chain(suppliers).collect();
+        let left = self.wires.keys().filter(|peer| !used.contains(*peer)).min().copied();
+        self.cut(left);
+    }
+
+    /// From now on the first broker alone serves.
+    pub(crate) fn gather(&mut self) {
+        self.n_serving = 1;
+        let mut elsewhere: Vec<_> =
+            self.wires.iter().filter(|(_, wire)| wire.broker > 0).map(|(&peer, _)| peer).collect();
+        elsewhere.sort_unstable();
+        elsewhere.into_iter().for_each(|peer| self.cut(Some(peer)));
     }
 
     /// The peer's process is gone: what it had sent still arrives, or not.
     fn cut(&mut self, peer: Option<PeerId>) {
         let Some(peer) = peer else { return };
-        if let Some(mut wire) = self.wires.remove(&peer) {
+        if let Some(wire) = self.wires.get_mut(&peer) {
+            let (broker, up) = (wire.broker, std::mem::take(&mut wire.up));
             if self.random.chance(50) {
-                for frames in wire.up.drain(..) {
+                for frames in up {
                     self.broker_receives(peer, &frames);
                 }
             }
+            self.wires.remove(&peer);
             self.lose_lease(peer);
-            self.broker.handle_disconnected(self.now, peer);
+            self.brokers[broker].handle_disconnected(self.now, peer);
         }
     }
 
@@ -260,12 +306,15 @@ impl World {
         }
         self.late.clear();
         self.wires.clear();
-        self.broker = new_broker();
+        self.brokers = new_brokers(self.fleet);
     }
 
     pub(crate) fn step(&mut self, kills: bool) {
         self.now += Duration::from_millis(1);
-        self.broker.handle_timeout(self.now);
+        self.brokers.iter_mut().for_each(|broker| broker.handle_timeout(self.now));
+        if self.fleet.brokers > 1 && self.random.chance(2) {
+            self.tell();
+        }
         match self.random.below(if kills { 1040 } else { 1000 }) {
             0..380 => self.deliver(),
             380..620 => self.use_client(),
@@ -283,6 +332,9 @@ impl World {
             1000..1015 if !self.suppliers.is_empty() => {
                 let killed = self.random.below(self.suppliers.len());
                 let gone = self.suppliers.swap_remove(killed);
+                if let Some((Call::Copying(work), _)) = &gone.call {
+                    self.end_copy(work);
+                }
                 self.dying.push(gone.id);
                 self.cut(gone.wire);
                 self.start_supplier();
@@ -299,6 +351,7 @@ impl World {
                 let gone = std::mem::take(&mut self.softs[killed]);
                 self.cut(gone.wire);
             }
+            _ if self.fleet.brokers > 1 => self.leave(),
             _ => {
                 // A connection breaks although both ends live.
                 let chosen = self.random.below(self.clients.len());
@@ -357,13 +410,15 @@ impl World {
 
     fn pump_broker(&mut self) {
         let mut message = Message::new();
-        while let Some(peer) = self.broker.poll_transmit(&mut message) {
-            self.note_given(peer, &message);
-            if let Some(wire) = self.wires.get_mut(&peer) {
-                wire.down.push_back(owned(&message));
+        for broker in 0..self.brokers.len() {
+            while let Some(peer) = self.brokers[broker].poll_transmit(&mut message) {
+                self.note_given(peer, &message);
+                if let Some(wire) = self.wires.get_mut(&peer) {
+                    wire.down.push_back(owned(&message));
+                }
             }
+            while self.brokers[broker].poll_log().is_some() {}
         }
-        while self.broker.poll_log().is_some() {}
     }
 
     fn pump_softs(&mut self) {
@@ -456,8 +511,9 @@ impl World {
     }
 }
 
-fn new_broker() -> Broker {
-    Broker::new(BrokerConfig { max_queue_per_product: 6, ..BrokerConfig::default() })
+fn new_brokers(fleet: Fleet) -> Vec<Broker> {
+    let config = || BrokerConfig { max_queue_per_product: 6, ..BrokerConfig::default() };
+    (0..fleet.brokers).map(|_| Broker::new(config())).collect()
 }
 
 fn slices(frames: &Frames) -> Vec<&[u8]> {

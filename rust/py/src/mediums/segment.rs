@@ -120,6 +120,10 @@ impl Segment {
         self.slots_len
     }
 
+    fn is_named(&self, py: Python<'_>, number: u64) -> PyResult<bool> {
+        Ok(self.segment(py)?.is_named(number))
+    }
+
     #[getter]
     fn is_gone(&self, py: Python<'_>) -> bool {
         self.segment(py).is_ok_and(|segment| segment.is_gone())
@@ -133,18 +137,21 @@ impl Segment {
         self.write_source(py, offset, &Source::new(data)?, true)
     }
 
-    /// Locks the place, asks `may_write`, and writes if the answer is yes; whether it was.
+    /// Locks the place, and writes if the order with this number is of the present epoch, and `may_write` says yes; whether
+    /// that was so.
     fn write_locked(
         &self,
         py: Python<'_>,
         offset: u64,
         data: &Bound<'_, PyAny>,
         may_write: &Bound<'_, PyAny>,
+        number: u64,
     ) -> PyResult<bool> {
         let source = Source::new(data)?;
         let segment = self.segment(py)?;
         let write = || {
-            let may: bool = may_write.call0()?.extract()?;
+            let is_current = number == 0 || segment.is_named_now(number);
+            let may = is_current && may_write.call0()?.extract()?;
             if may {
                 self.write_source(py, offset, &source, false)?;
             }

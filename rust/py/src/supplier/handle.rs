@@ -125,8 +125,7 @@ impl Supplier {
     }
 
     fn may_write(&self, py: Python<'_>) -> PyResult<bool> {
-        let supplier = self.supplier.here(py, "supplier")?;
-        Ok(supplier.may_write().unwrap_or_else(|| py.detach(|| supplier.await_may_write())))
+        Ok(self.supplier.here(py, "supplier")?.may_write())
     }
 
     #[getter]

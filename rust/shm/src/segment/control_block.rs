@@ -10,7 +10,7 @@ use super::ragged_layout::{RaggedLayout, RaggedTensor};
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 const NAME_CAP: usize = 256;
 /// Ragged tensors of which a block tells.
 pub(crate) const RAGGED_CAP: usize = 128;
@@ -36,7 +36,8 @@ struct Block {
     n_ragged: u64,
     values_at: u64,
     ragged: [[u64; 2]; RAGGED_CAP],
-    room: [u8; BLOCK_LEN as usize - 592 - 16 * RAGGED_CAP],
+    epoch: u64,
+    room: [u8; BLOCK_LEN as usize - 600 - 16 * RAGGED_CAP],
 }
 
 const _: () = {
@@ -57,13 +58,16 @@ const _: () = {
     assert!(offset_of!(Block, n_ragged) == 576);
     assert!(offset_of!(Block, values_at) == 584);
     assert!(offset_of!(Block, ragged) == 592);
-    assert!(offset_of!(Block, room) == 2640);
+    assert!(offset_of!(Block, epoch) == 2640);
+    assert!(offset_of!(Block, room) == 2648);
 };
 
 /// Offset of the version in the block; it is written last.
 pub(crate) const VERSION_AT: u64 = offset_of!(Block, version) as u64;
 /// Offset of the segment's random number in the block.
 pub(crate) const SEGMENT_ID_AT: u64 = offset_of!(Block, segment_id) as u64;
+/// Offset of the epoch in the block, which is 0 at first.
+pub(crate) const EPOCH_AT: u64 = offset_of!(Block, epoch) as u64;
 
 /// Kind of a segment; the sweep removes shared memory only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +292,7 @@ mod tests {
         };
         assert_eq!(with(0, b"X"), Ok(None), "a block with another magic is not a control block");
         let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
-        assert!(older.contains("layout version 1, this softs-fast knows 4"), "{older}");
+        assert!(older.contains("layout version 1, this softs-fast knows 5"), "{older}");
         let mut uneven = good;
         uneven[48] = 1;
         assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is not a multiple of a page");

@@ -125,7 +125,9 @@ class CudaIpcMedium(SegmentMedium):
         """
         return self.write_if(byte_offset, data, _always) is True
 
-    def write_if(self, byte_offset: int, data: Data, may_write: Callable[[], bool]) -> bool | None:
+    def write_if(
+        self, byte_offset: int, data: Data, may_write: Callable[[], bool], number: int = 0
+    ) -> bool | None:
         """Write as `SegmentMedium.write_if` does; the sample goes to the client's device."""
         receipt = bytearray(RECEIPT_BYTES)
 
@@ -139,7 +141,7 @@ class CudaIpcMedium(SegmentMedium):
 
         try:
             # The lock covers the receipt: one per slot.
-            return self._segment.write_locked(byte_offset + RECEIPT_AT, receipt, write) or None
+            return self._segment.write_locked(byte_offset + RECEIPT_AT, receipt, write, number) or None
         except Exception as error:
             self._warn(byte_offset, error)
             return False

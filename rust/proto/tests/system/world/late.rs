@@ -74,7 +74,8 @@ impl World {
                 self.late.early += usize::from(!is_ours && !is_back);
             }
         }
-        self.broker.handle_message(self.now, peer, &frames);
+        let broker = self.wires.get(&peer).map_or(0, |wire| wire.broker);
+        self.brokers[broker].handle_message(self.now, peer, &frames);
     }
 
     /// A connection ends: if it is one of a supplier with an order, no process writes that any more.

@@ -1,9 +1,11 @@
 //! What suppliers do, and that no two of them write to one slot.
 
-use softs_proto::client::{LaneRef, SlotId};
-use softs_proto::supplier::LaneChange;
+use softs_proto::client::{LaneRef, Lanes, SlotId};
+use softs_proto::supplier::{LaneChange, Work};
+use softs_proto::wire::REFUSED;
 
 use super::{Call, SLOT_SIZE, Sample, SupplierProcess, World};
+use crate::lane_model::ModelLanes;
 
 impl World {
     /// A supplier attaches and detaches as the broker asks; now and then it cannot.
@@ -72,17 +74,20 @@ impl World {
             }
             Some((call, left)) if left > 0 => supplier.call = Some((call, left - 1)),
             Some((Call::Wire(work), _)) => {
-                let connected = supplier.wire.is_some_and(|peer| self.wires.contains_key(&peer));
-                let may_write = connected && supplier.machine.may_write(self.now);
-                let result = match (fails, may_write) {
-                    (true, _) => Err("boom".to_owned()),
-                    (_, false) => Err("the broker is gone".to_owned()),
-                    _ => Ok(()),
-                };
-                supplier.machine.finish(self.now, result.clone());
-                if result.is_ok() {
-                    self.write(&work.address, work.offset, &work.product_id, Some(work.sequence));
+                if fails || self.is_fenced(chosen, &work) || self.is_locked(&work) {
+                    let why = if fails { "boom" } else { REFUSED };
+                    self.suppliers[chosen].machine.finish(self.now, Err(why.to_owned()));
+                } else {
+                    if let Some((lanes, slot)) = self.slot_of(&work) {
+                        lanes.set_written(slot, true);
+                    }
+                    self.suppliers[chosen].call = Some((Call::Copying(work), steps));
                 }
+            }
+            Some((Call::Copying(work), _)) => {
+                self.write(&work.address, work.offset, &work.product_id, Some(work.sequence));
+                self.end_copy(&work);
+                self.suppliers[chosen].machine.finish(self.now, Ok(()));
             }
             Some((Call::Lane(claim, lanes, address), _)) => {
                 if !fails {
@@ -126,22 +131,46 @@ impl World {
         self.memory.insert((address.to_owned(), offset), sample);
     }
 
-    /// W1 to W3: at most one process can still write to a slot.
+    /// Whether the supplier does not begin to write: its connection has ended (W3), or the client has begun another epoch.
+    fn is_fenced(&self, supplier: usize, work: &Work) -> bool {
+        let SupplierProcess { wire, machine, .. } = &self.suppliers[supplier];
+        let is_connected = wire.is_some_and(|peer| self.wires.contains_key(&peer));
+        let client = self.clients.iter().find(|client| *client.address == *work.address);
+        let is_current = client.is_none_or(|client| client.nonce + client.lanes.epoch() == work.segment_id);
+        !is_connected || !machine.may_write(self.now) || !is_current
+    }
+
+    /// Whether another one has the lock of the slot.
+    fn is_locked(&self, work: &Work) -> bool {
+        self.slot_of(work).is_some_and(|(lanes, slot)| lanes.is_written(slot))
+    }
+
+    fn slot_of(&self, work: &Work) -> Option<(ModelLanes, SlotId)> {
+        let client = self.clients.iter().find(|client| *client.address == *work.address)?;
+        Some((client.lanes.clone(), SlotId::try_from(work.offset / SLOT_SIZE).unwrap()))
+    }
+
+    pub(super) fn end_copy(&self, work: &Work) {
+        if let Some((lanes, slot)) = self.slot_of(work) {
+            lanes.set_written(slot, false);
+        }
+    }
+
+    /// W1 to W3: at most one process can still write to a slot of a client that lives.
     pub(super) fn check_writers(&self, address: &str, offset: u64) {
+        if !self.clients.iter().any(|client| client.address == address) {
+            return;
+        }
         let is_it = |call: &Call| {
             let (other, at) = call.slot();
             other == address && at == offset
         };
-        let native = self.suppliers.iter().filter(|supplier| {
-            let fenced = |supplier: &SupplierProcess| {
-                let connected = supplier.wire.is_some_and(|peer| self.wires.contains_key(&peer));
-                !connected || !supplier.machine.may_write(self.now)
-            };
-            match &supplier.call {
-                Some((call @ Call::Wire(_), _)) => is_it(call) && !fenced(supplier),
-                Some((call, _)) => is_it(call),
-                None => false,
+        let native = (0..self.suppliers.len()).filter(|&supplier| match &self.suppliers[supplier].call {
+            Some((call @ Call::Wire(work), _)) => {
+                is_it(call) && !self.is_fenced(supplier, work) && !self.is_locked(work)
             }
+            Some((call, _)) => is_it(call),
+            None => false,
         });
         let softs = self.softs.iter().filter_map(|supplier| supplier.call.as_ref());
         let softs = softs.filter(|call| call.address == address && call.offset == offset);
@@ -152,7 +181,7 @@ impl World {
 impl Call {
     fn slot(&self) -> (String, u64) {
         match self {
-            Self::Wire(work) => (work.address.to_string(), work.offset),
+            Self::Wire(work) | Self::Copying(work) => (work.address.to_string(), work.offset),
             Self::Lane(claim, _, address) => (address.clone(), u64::from(claim.slot) * SLOT_SIZE),
         }
     }
