@@ -228,9 +228,10 @@ def test_a_server_is_used_again_where_it_gives_the_same(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fork_server, "ForkServer", Server)
     monkeypatch.setattr(fork_server, "_last", None)
-    monkeypatch.setattr(fork_server, "_LIBRARIES", ("library",))
+    monkeypatch.setattr(fork_server, "_LIBRARIES", ("library", "another"))
+    server: Any = server_for({"OMP_NUM_THREADS": "2", "OTHER": "1"}, ["library", "unknown"])
+    assert server.surroundings.libraries == ("library",), "it begins before the library is here"
     monkeypatch.setitem(sys.modules, "library", sys)
-    server: Any = server_for({"OMP_NUM_THREADS": "2", "OTHER": "1"})
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
     assert server_for({"OMP_NUM_THREADS": "2", "OTHER": "2"}) is server
     threads = server_for({"OMP_NUM_THREADS": "3"})
@@ -238,11 +239,13 @@ def test_a_server_is_used_again_where_it_gives_the_same(monkeypatch: pytest.Monk
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     server = server_for({"OMP_NUM_THREADS": "3"})
     assert server is not threads
-    monkeypatch.delitem(sys.modules, "library")
-    without: Any = server_for({"OMP_NUM_THREADS": "3"})
-    assert without is not server
-    without.ended = True
+    monkeypatch.setitem(sys.modules, "another", sys)
+    both: Any = server_for({"OMP_NUM_THREADS": "3"})
+    assert both is not server
+    monkeypatch.delitem(sys.modules, "another")
+    assert server_for({"OMP_NUM_THREADS": "3"}) is both, "what it has besides does no harm"
+    both.ended = True
     server = server_for({"OMP_NUM_THREADS": "3"})
-    assert server is not without
+    assert server is not both
     server.owner = 0
     assert server_for({"OMP_NUM_THREADS": "3"}) is not server, "that of the process of which this is a fork"

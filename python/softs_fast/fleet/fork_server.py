@@ -17,8 +17,8 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.popen_forkserver import Popen
@@ -31,7 +31,7 @@ from typing import Any
 from ..errors import FleetError
 from .threads import THREADS
 
-__all__ = ["ForkServer", "WorkerProcess", "last_server", "server_for"]
+__all__ = ["ForkServer", "WorkerProcess", "last_server", "libraries_here", "server_for"]
 
 #: Modules of others that a server imports where this process has: those that only define things. What a program imports
 #: besides may start threads, open devices or draw random numbers, of which each worker needs its own.
@@ -56,10 +56,10 @@ class _Surroundings:
     limits: tuple[tuple[int, int], ...]
 
     @classmethod
-    def now(cls, further: Mapping[str, str]) -> _Surroundings:
+    def now(cls, further: Mapping[str, str], libraries: Sequence[str]) -> _Surroundings:
         return cls(
             {name: value for name, value in (os.environ | further).items() if name != _IGNORED},
-            tuple(name for name in _LIBRARIES if name in sys.modules),
+            tuple(name for name in _LIBRARIES if name in {*libraries_here(), *libraries}),
             os.fsencode(get_executable()),
             frozenset(os.sched_getaffinity(0)),
             tuple(
@@ -69,19 +69,32 @@ class _Surroundings:
             ),
         )
 
+    def have(self, others: _Surroundings) -> bool:
+        """Return whether these are others, with or without further libraries."""
+        same = replace(self, libraries=others.libraries) == others
+        return same and set(self.libraries) >= set(others.libraries)
 
-def server_for(environment: Mapping[str, str]) -> ForkServer:
-    """Return a server for workers that this process starts now; the last one, if that would be the same.
+
+def libraries_here() -> tuple[str, ...]:
+    """Return the libraries of this process that a server imports, too."""
+    return tuple(name for name in _LIBRARIES if name in sys.modules)
+
+
+def server_for(environment: Mapping[str, str], libraries: Sequence[str] = ()) -> ForkServer:
+    """Return a server for workers that this process starts now; the last one, if that has all that it would have.
 
     Args:
         environment: Variables of a worker beside those of this process. Only the number of threads is read when
             libraries are loaded.
+        libraries: Libraries that this process is about to import, beside those that it has.
     """
     global _last
-    surroundings = _Surroundings.now({name: environment[name] for name in (THREADS,) if name in environment})
-    if _last is None or _last.owner != os.getpid() or _last.surroundings != surroundings or _last.has_ended():
-        _last = ForkServer(surroundings)
-    return _last
+    threads = {name: environment[name] for name in (THREADS,) if name in environment}
+    wanted = _Surroundings.now(threads, libraries)
+    known = None if _last is None or _last.owner != os.getpid() or _last.has_ended() else _last
+    if known is None or not known.surroundings.have(wanted):
+        known = _last = ForkServer(wanted)
+    return known
 
 
 def last_server() -> ForkServer | None:

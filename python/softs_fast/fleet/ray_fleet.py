@@ -18,6 +18,7 @@ from ..market import Supplier
 from ..process import check_process
 from .autoscaler import Autoscaler, Loads
 from .fleet import Fleet, checked_bounds
+from .fork_server import libraries_here
 from .orders import Orders
 from .private_broker import PrivateBroker
 from .ray_client import RayFleetClient, StudentLink
@@ -115,6 +116,7 @@ class RayFleet(Orders):
             self._n_workers,
             self._start_timeout_s,
             self._max_restarts,
+            libraries_here(),
         )
         self._parts = parts = _Parts(link, RayHosts(ray, self._resources, plan))
         # Also if the block is never left, or there is none. Not in a fork.

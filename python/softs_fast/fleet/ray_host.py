@@ -18,7 +18,9 @@ from ..link import HostLink
 from ..trust import TlsFiles
 from .autoscaler import Loads
 from .fleet import Fleet
+from .fork_server import server_for
 from .importable import hide_main
+from .threads import share
 
 __all__ = ["Host", "HostLoad", "HostPlan"]
 
@@ -42,6 +44,7 @@ class HostPlan:
         n_workers: Number of workers, or the fewest and the most.
         start_timeout_s: How long they may take to serve.
         max_restarts: Failures in a row after which a worker is given up.
+        libraries: Libraries that make_worker has brought into the process that made the fleet, or others have.
     """
 
     make_worker: bytes = field(repr=False)
@@ -51,6 +54,7 @@ class HostPlan:
     n_workers: int | tuple[int, int]
     start_timeout_s: float
     max_restarts: int
+    libraries: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,11 @@ class Host:
             raise ConfigError(
                 f"node {self._node} has softs-fast {__version__}, and the driver has {plan.version}: install one version on both"
             )
+        # That of an actor is Ray's own: with it each worker would import Ray, which takes half a second.
+        hide_main()
+        # It imports torch while this process does, for make_worker: one after the other they would take twice as long.
+        most = plan.n_workers if isinstance(plan.n_workers, int) else max(plan.n_workers)
+        server_for(share(most + 1, os.environ), plan.libraries)
         try:
             make_worker = pickle.loads(plan.make_worker)
         except (ImportError, AttributeError) as error:
@@ -194,8 +203,6 @@ class Host:
             start_timeout_s=plan.start_timeout_s,
             max_restarts=plan.max_restarts,
         )
-        # That of an actor is Ray's own: with it each worker would import Ray, which takes half a second.
-        hide_main()
         self._fleet = self._parts.enter_context(fleet)
         self._link = self._parts.enter_context(self._joined(plan.link, plan.token))
 
