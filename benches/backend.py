@@ -57,22 +57,27 @@ def main() -> None:
     ranks.set_start_method("spawn")
     print(describe_commit()["hash"][:9], describe_machine())
     with TemporaryDirectory() as folder:
-        calls, *_ = ranks.run(time_calls, options.ranks, folder)
+        (calls, floors), *_ = ranks.run(time_calls, options.ranks, folder)
         print(
             f"\n| call, {options.ranks} ranks | size | softs us | gloo us | gloo / softs |\n|---|---|---|---|---|"
         )
         for (name, n_bytes), (ours, theirs) in calls.items():
             print(f"| {name} | {n_bytes >> 10} KiB | {ours:.0f} | {theirs:.0f} | {theirs / ours:.1f} |")
-    print("\n| step | no communication ms | gloo adds ms | softs adds ms | softs / gloo | of CPU time |")
-    print("|---|---|---|---|---|---|")
+        print("\n| all ranks at once, each alone | size | copy us | pass in place us |\n|---|---|---|---|")
+        for n_bytes, (copied, passed) in floors.items():
+            print(f"| | {n_bytes >> 10} KiB | {copied:.0f} | {passed:.0f} |")
+    print(
+        "\n| step | no communication ms | gloo adds ms | softs adds ms | softs / gloo | of CPU time | pass over gradients ms |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for title, train in (("DDP, 97 M transformer", ddp_steps), ("FSDP2, 97 M transformer", sharded_steps)):
         with TemporaryDirectory() as folder:
             times, *_ = ranks.run(train, options.ranks, folder, options.steps)
-        (alone, alone_cpu), (theirs, theirs_cpu), (ours, ours_cpu) = times
+        (alone, alone_cpu), (theirs, theirs_cpu), (ours, ours_cpu), (passed, _) = times
         added = (ours - alone) / (theirs - alone)
         cpu = (ours_cpu - alone_cpu) / (theirs_cpu - alone_cpu)
         print(
-            f"| {title} | {alone:.0f} | {theirs - alone:.0f} | {ours - alone:.0f} | {added:.2f} | {cpu:.2f} |",
+            f"| {title} | {alone:.0f} | {theirs - alone:.0f} | {ours - alone:.0f} | {added:.2f} | {cpu:.2f} | {passed:.0f} |",
             flush=True,
         )
     print(
@@ -123,11 +128,11 @@ def in_turns(
 
 def time_calls(
     say: Callable[[Any], None], rank: int, size: int, folder: str
-) -> dict[tuple[str, int], tuple[float, float]]:
-    """Time calls of tensors that are `n_bytes` long where they are whole."""
+) -> tuple[dict[tuple[str, int], tuple[float, float]], dict[int, tuple[float, float]]]:
+    """Time calls of tensors that are `n_bytes` long where they are whole, and what a core takes to read and write as much."""
     join(rank, size, folder, "gloo")
     groups = {"softs": dist.new_group(backend="softs"), "gloo": dist.group.WORLD}
-    found = {}
+    found, floors = {}, {}
     for n_bytes, (rounds, n_calls) in SIZES.items():
         whole, other = torch.ones(n_bytes // 4), torch.ones(n_bytes // 4)
         part = torch.ones(len(whole) // size)
@@ -148,8 +153,11 @@ def time_calls(
             ways = {title: lambda call=call, group=group: call(group) for title, group in groups.items()}
             (ours, _), (theirs, _) = in_turns(ways, rounds, n_calls=n_calls)
             found[name, n_bytes] = (ours * 1e6, theirs * 1e6)
+        alone = {"copy": functools.partial(other.copy_, whole), "pass": functools.partial(whole.mul_, 1.0)}
+        (copied, _), (passed, _) = in_turns(alone, rounds, n_calls=n_calls)
+        floors[n_bytes] = (copied * 1e6, passed * 1e6)
     dist.destroy_process_group()
-    return found
+    return found, floors
 
 
 def model() -> torch.nn.Module:
@@ -160,6 +168,11 @@ def model() -> torch.nn.Module:
         torch.nn.Embedding(N_WORDS, WIDTH),
         torch.nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=False),
     )
+
+
+def pass_over(one: torch.nn.Module) -> Callable[[], Any]:
+    """Return what reads and writes as many bytes as the gradients of a model have, once."""
+    return functools.partial(torch.ones(sum(weight.numel() for weight in one.parameters())).mul_, 1.0)
 
 
 def ddp_steps(
@@ -180,7 +193,7 @@ def ddp_steps(
         with models[0].no_sync():
             step(0)
 
-    ways = {"alone": alone, "gloo": lambda: step(0), "softs": lambda: step(1)}
+    ways = {"alone": alone, "gloo": lambda: step(0), "softs": lambda: step(1), "pass": pass_over(models[0])}
     found = [(wall * 1e3, cpu * 1e3) for wall, cpu in in_turns(ways, n_steps, N_UNUSED)]
     dist.destroy_process_group()
     return found
@@ -204,6 +217,7 @@ def sharded_steps(
         name: lambda one=one: one(words).square().mean().backward()  # type: ignore[misc]
         for name, one in models.items()
     }
+    ways["pass"] = pass_over(models["alone"])
     found = [(wall * 1e3, cpu * 1e3) for wall, cpu in in_turns(ways, n_steps)]
     dist.destroy_process_group()
     return found

@@ -1,12 +1,15 @@
-// Benchmark of the reduce kernels on one core, and of memcpy as the limit of the core. One JSON object per line.
+// Benchmark of the reduce kernels on one core, of memcpy as the limit of the core, and of memcpy from the cache of another
+// core, as the limit of what two ranks can exchange. One JSON object per line.
 //
 // reduce_bench [seconds per case]
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cpu/reduce.hpp"
@@ -50,6 +53,34 @@ struct Buffers {
     std::vector<void*> each;
 };
 
+// Median seconds in which each of two cores copies what the other one has just written.
+double seconds_across(const std::vector<void*>& each, std::size_t bytes) {
+    std::atomic<int> arrived{0};
+    std::vector<double> samples;
+    const auto run = [&](std::size_t core) {
+        int awaited = 0;
+        const auto meet = [&] {
+            awaited += 2;
+            arrived.fetch_add(1);
+            while (arrived.load() < awaited) {
+            }
+        };
+        for (int round = 0; round < 200; ++round) {
+            std::memset(each[core], round, bytes);
+            meet();
+            const auto begin = Clock::now();
+            std::memcpy(each[2 + core], each[1 - core], bytes);
+            if (core == 0) samples.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+            meet();
+        }
+    };
+    std::thread other(run, 1);
+    run(0);
+    other.join();
+    std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
+    return samples[samples.size() / 2];
+}
+
 void report(const char* what, std::string_view set, const char* dtype, int n_inputs, std::size_t bytes, bool stream, double seconds) {
     const double moved = static_cast<double>(bytes) * (n_inputs + 1);
     std::printf(
@@ -67,6 +98,7 @@ int main(int argc, char** argv) {
         Buffers buffers(5, bytes);
         const auto& each = buffers.each;
         report("memcpy", "libc", "-", 1, bytes, false, median_seconds([&] { std::memcpy(each[4], each[0], bytes); }));
+        report("memcpy across", "libc", "-", 1, bytes, false, seconds_across(each, bytes));
         for (const auto set : available_instruction_sets()) {
             if (set == InstructionSet::scalar) continue;
             for (const auto& [dtype, dtype_name] :

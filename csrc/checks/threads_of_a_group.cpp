@@ -5,7 +5,8 @@
 //
 // Each rank has two callers. Both make the same collectives, at once and through the queue, and each exchanges
 // messages with its neighbours. Then all reduce a tensor in place, and one rank leaves while messages to it are
-// pending. Prints "done", or what was wrong. ThreadSanitizer reports races itself, and sets the exit code.
+// pending. Before, groups of two and of three ranks make collectives of all kinds in changing order, which use the
+// same memory in different ways. Prints "done", or what was wrong. ThreadSanitizer reports races itself, and sets the exit code.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -112,10 +114,83 @@ std::string error_of(const Outcome& outcome) {
 }
 
 struct Meeting {
+    explicit Meeting(int size) : size(size), made(size), left(size) {}
+
+    const int size;
     std::optional<Offer> offer;
-    std::barrier<> made{n_ranks};
-    std::barrier<> left{n_ranks};
+    std::barrier<> made;
+    std::barrier<> left;
 };
+
+std::shared_ptr<Group> join(int rank, Meeting& meeting) {
+    std::optional<Mapping> segment;
+    if (rank == 0) {
+        segment = Group::create_segment(meeting.size, slot_bytes);
+        meeting.offer = segment->offer();
+    }
+    meeting.made.arrive_and_wait();
+    if (rank != 0) segment = Mapping::open(*meeting.offer);
+    const std::vector<Member> members(static_cast<std::size_t>(meeting.size), this_process());
+    return std::make_shared<Group>(rank, members, std::move(*segment), slot_bytes, Settings{.timeout = 60s, .interrupted = [] {}});
+}
+
+// Collectives in an order, and of sizes, that all ranks draw alike; most fit into one chunk or a few.
+void change_calls(int rank, Meeting& meeting) {
+    const std::shared_ptr<Group> group = join(rank, meeting);
+    const auto n = static_cast<std::size_t>(meeting.size);
+    constexpr Reduction sum{.dtype = Dtype::float32, .op = Op::sum, .scale = 1.0};
+    group->set_schedule({.one_shot_bytes = slot_bytes / 4, .chunk_bytes = slot_bytes / 2});
+    std::minstd_rand drawn(1);
+    for (int round = 0; round < 40 * n_rounds; ++round) {
+        const auto kind = drawn() % 6;
+        const std::size_t count = 1 + drawn() % (drawn() % 2 == 0 ? 100 : 5000);
+        // What rank `from` has for rank `to`.
+        const auto value = [&](std::size_t from, std::size_t to) {
+            return static_cast<float>(round % 1000 + 10 * static_cast<int>(from) + static_cast<int>(to));
+        };
+        std::vector<float> in(n * count), out(n * count, -1.0F), want;
+        const auto cut = [&](std::vector<float>& whole, std::size_t item) {
+            std::vector<Piece> pieces;
+            for (std::size_t to = 0; to < n; ++to)
+                pieces.push_back({reinterpret_cast<std::byte*>(&whole[to * count]), count * sizeof(float) / item});
+            return pieces;
+        };
+        const auto own = static_cast<std::size_t>(rank);
+        for (std::size_t to = 0; to < n; ++to) std::fill_n(&in[to * count], count, value(own, to));
+        const auto total = [&](std::size_t to) {
+            float result = 0;
+            for (std::size_t from = 0; from < n; ++from) result += value(from, to);
+            return result;
+        };
+        bool agreed = false;
+        if (kind == 0) {
+            out = in;
+            agreed = group->all_reduce(cut(out, sizeof(float)), sum, 0);
+            for (std::size_t to = 0; to < n; ++to) want.insert(want.end(), count, total(to));
+        } else if (kind == 1) {
+            out.resize(count);
+            agreed = group->reduce_scatter(cut(in, sizeof(float)), reinterpret_cast<std::byte*>(out.data()), sum, 0);
+            want.assign(count, total(own));
+        } else if (kind == 2) {
+            agreed = group->all_gather(reinterpret_cast<const std::byte*>(in.data()), cut(out, 1), 0);
+            for (std::size_t from = 0; from < n; ++from) want.insert(want.end(), count, value(from, 0));
+        } else if (kind == 3) {
+            agreed = group->all_to_all(cut(in, 1), cut(out, 1), 0);
+            for (std::size_t from = 0; from < n; ++from) want.insert(want.end(), count, value(from, own));
+        } else if (kind == 4) {
+            const std::size_t root = static_cast<std::size_t>(round) % n;
+            out = in;
+            agreed = group->broadcast(reinterpret_cast<std::byte*>(out.data()), out.size() * sizeof(float), static_cast<int>(root), 0);
+            for (std::size_t to = 0; to < n; ++to) want.insert(want.end(), count, value(root, to));
+        } else {
+            agreed = group->barrier(0);
+            want = out;
+        }
+        check(agreed, "all ranks make one call");
+        check(out == want, "the result of one of many calls");
+    }
+    meeting.left.arrive_and_wait();
+}
 
 void call(CallQueue& queue, bool at_once, std::vector<float>& tensor) {
     const CallQueue::Call call{
@@ -175,16 +250,7 @@ void reduce_in_place(int rank, Group& group) {
 }
 
 void run_rank(int rank, Meeting& meeting) {
-    std::optional<Mapping> segment;
-    if (rank == 0) {
-        segment = Group::create_segment(n_ranks, slot_bytes);
-        meeting.offer = segment->offer();
-    }
-    meeting.made.arrive_and_wait();
-    if (rank != 0) segment = Mapping::open(*meeting.offer);
-    const Member self = this_process();
-    const auto group = std::make_shared<Group>(rank, std::vector<Member>(n_ranks, self), std::move(*segment), slot_bytes,
-                                               Settings{.timeout = 60s, .interrupted = [] {}});
+    const std::shared_ptr<Group> group = join(rank, meeting);
     CallQueue queue(group);
     PointToPoint messages(group, *group->share(PointToPoint::part_bytes(n_ranks)));
     std::vector<std::thread> callers;
@@ -215,12 +281,16 @@ void run_rank(int rank, Meeting& meeting) {
 }  // namespace softs
 
 int main() {
-    softs::collective::Meeting meeting;
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < softs::collective::n_ranks; ++rank) {
-        ranks.emplace_back([&meeting, rank] { softs::collective::run_rank(rank, meeting); });
-    }
-    for (std::thread& rank : ranks) rank.join();
+    using namespace softs::collective;
+    const auto run = [](int size, void (*part)(int, Meeting&)) {
+        Meeting meeting(size);
+        std::vector<std::thread> ranks;
+        for (int rank = 0; rank < size; ++rank) ranks.emplace_back([&meeting, part, rank] { part(rank, meeting); });
+        for (std::thread& rank : ranks) rank.join();
+    };
+    run(2, change_calls);
+    run(n_ranks, change_calls);
+    run(n_ranks, run_rank);
     if (!maps.empty()) std::puts("memory is left");
     std::puts("done");
 }

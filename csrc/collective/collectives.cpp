@@ -139,9 +139,9 @@ bool Group::reduce_agreed(std::span<const Piece> pieces, std::size_t count, cons
     Walk in(pieces, item);
     Walk out(pieces, item);
 
-    // Each rank reduces its slice of a chunk into the common result, and copies the rest from there. While others
-    // still reduce, it stages the next chunk: one wait per chunk. The own slice need not be staged, if it is in one
-    // piece.
+    // Each rank reduces its slice of a chunk in the areas of all ranks, and copies the rest from its own area. While
+    // others still reduce, it stages the next chunk: one wait per chunk. The own slice need not be staged, if it is in
+    // one piece.
     struct Slice {
         std::size_t begin, end, total;  // bytes of a chunk
     };
@@ -167,9 +167,9 @@ bool Group::reduce_agreed(std::span<const Piece> pieces, std::size_t count, cons
     };
     const std::size_t per_chunk = schedule_.chunk_bytes / item;
     std::size_t next = std::min(count, per_chunk);
-    std::uint32_t half = next_half();
+    std::uint32_t epoch = next_epoch();
     const bool is_one_shot = count * item <= schedule_.one_shot_bytes;
-    const auto stage = [&] { is_one_shot ? in.read(brought(rank_, half), count * item) : bring(next, brought(rank_, half)); };
+    const auto stage = [&] { is_one_shot ? in.read(brought(rank_, epoch), count * item) : bring(next, area(rank_, epoch)); };
     // A tensor that may be reduced in place is staged only once it is known that it is not.
     if (word < SharedTensor::moved) stage();
     if (word == SharedTensor::moved) make_offer(shared->offer());
@@ -191,9 +191,11 @@ bool Group::reduce_agreed(std::span<const Piece> pieces, std::size_t count, cons
 
     if (is_one_shot) {
         if (!takes) return true;
-        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half);
+        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, epoch);
         std::byte* const together = out.together(count * item);
         if (together == nullptr) scratch_.resize(std::max(scratch_.size(), count * item));
+        // Not what it has staged, which another core then holds too.
+        if (together != nullptr) inputs[static_cast<std::size_t>(rank_)] = together;
         void* output = together != nullptr ? together : scratch_.data();
         args.outputs = &output;
         reduce(args);
@@ -201,28 +203,29 @@ bool Group::reduce_agreed(std::span<const Piece> pieces, std::size_t count, cons
         return true;
     }
 
+    std::array<void*, max_ranks> outputs{};
+    args.outputs = outputs.data();
+    args.n_outputs = size();
     for (std::size_t done = 0; done < count;) {
         const std::size_t chunk = next;
         const Slice own = own_slice(chunk);
-        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half) + own.begin;
-        std::array<void*, 2> outputs{result(half) + own.begin, nullptr};
-        args.outputs = outputs.data();
-        args.n_outputs = 1;
+        for (int rank = 0; rank < size(); ++rank) {
+            inputs[static_cast<std::size_t>(rank)] = outputs[static_cast<std::size_t>(rank)] = area(rank, epoch) + own.begin;
+        }
         if (std::byte* const direct = takes ? out.together(own.total) : nullptr; direct != nullptr) {
-            inputs[static_cast<std::size_t>(rank_)] = direct + own.begin;
-            outputs[1] = direct + own.begin;
-            args.n_outputs = 2;
+            inputs[static_cast<std::size_t>(rank_)] = outputs[static_cast<std::size_t>(rank_)] = direct + own.begin;
         }
         args.count = (own.end - own.begin) / item;
         if (args.count != 0) reduce(args);
         next = std::min(count - done - chunk, per_chunk);
-        bring(next, brought(rank_, next_half()));
+        bring(next, area(rank_, next_epoch()));
         publish();
         await_all();
-        take(chunk, result(half));
+        take(chunk, area(rank_, epoch));
         done += chunk;
-        half ^= 1;
+        ++epoch;
     }
+    publish();  // by G3
     return true;
 }
 
@@ -246,10 +249,10 @@ bool Group::reduce_scatter(std::span<const Piece> in, std::byte* out, const Redu
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
         const auto part = [&](int rank) { return part_of(in[static_cast<std::size_t>(rank)].count, done, step); };
         const auto from = [&](int rank) { return in[static_cast<std::size_t>(rank)].data + done * item; };
-        const std::uint32_t half = next_half();
+        const std::uint32_t epoch = next_epoch();
         for (int rank = 0; rank < size(); ++rank) {
             if (rank == rank_ || part(rank) == 0) continue;
-            std::memcpy(brought(rank_, half) + static_cast<std::size_t>(rank) * step * item, from(rank), part(rank) * item);
+            std::memcpy(given(rank_, rank, epoch, step * item), from(rank), part(rank) * item);
         }
         if (done == 0) {
             if (!begin(Kind::reduce_scatter, hash)) return false;
@@ -259,7 +262,7 @@ bool Group::reduce_scatter(std::span<const Piece> in, std::byte* out, const Redu
         }
         if (part(rank_) == 0) continue;
         for (int rank = 0; rank < size(); ++rank) {
-            inputs[static_cast<std::size_t>(rank)] = brought(rank, half) + static_cast<std::size_t>(rank_) * step * item;
+            inputs[static_cast<std::size_t>(rank)] = given(rank, rank_, epoch, step * item);
         }
         inputs[static_cast<std::size_t>(rank_)] = from(rank_);
         void* output = out + done * item;
@@ -290,8 +293,8 @@ bool Group::all_gather(const std::byte* in, std::span<const Piece> out, std::uin
     const std::size_t step = schedule_.chunk_bytes;
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
         const auto part = [&](int rank) { return part_of(out[static_cast<std::size_t>(rank)].count, done, step); };
-        const std::uint32_t half = next_half();
-        if (part(rank_) != 0) std::memcpy(brought(rank_, half), in + done, part(rank_));
+        const std::uint32_t epoch = next_epoch();
+        if (part(rank_) != 0) std::memcpy(brought(rank_, epoch), in + done, part(rank_));
         if (done == 0) {
             if (!begin(Kind::all_gather, hash)) return false;
         } else {
@@ -301,7 +304,7 @@ bool Group::all_gather(const std::byte* in, std::span<const Piece> out, std::uin
         for (int rank = 0; rank < size(); ++rank) {
             const Piece& taken = out[static_cast<std::size_t>(rank)];
             if (taken.data == nullptr || part(rank) == 0) continue;
-            const std::byte* const from = rank == rank_ ? in + done : brought(rank, half);
+            const std::byte* const from = rank == rank_ ? in + done : brought(rank, epoch);
             if (from != taken.data + done) std::memcpy(taken.data + done, from, part(rank));
         }
     }
@@ -328,8 +331,8 @@ bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_
     const std::uint64_t hash = mix(mix(mix(tag, bytes), static_cast<std::uint64_t>(root)), schedule_.chunk_bytes);
     for (std::size_t done = 0; done == 0 || done < bytes; done += schedule_.chunk_bytes) {
         const std::size_t part = std::min(schedule_.chunk_bytes, bytes - done);
-        const std::uint32_t half = next_half();
-        if (rank_ == root && part != 0) std::memcpy(brought(root, half), data + done, part);
+        const std::uint32_t epoch = next_epoch();
+        if (rank_ == root && part != 0) std::memcpy(area(root, epoch), data + done, part);
         if (rank_ == root && eager && part == bytes) {
             announce(Kind::broadcast, hash);
             is_unconfirmed_ = true;
@@ -341,7 +344,7 @@ bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_
             publish();
             await_all();
         }
-        if (rank_ != root && part != 0) std::memcpy(data + done, brought(root, half), part);
+        if (rank_ != root && part != 0) std::memcpy(data + done, area(root, epoch), part);
     }
     return true;
 }
@@ -354,8 +357,8 @@ bool Group::scatter(std::span<const Piece> in, const Piece& out, int root, std::
     const std::size_t step = std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()));
     for (std::size_t done = 0; done == 0 || done < bytes; done += step) {
         const std::size_t part = part_of(bytes, done, step);
-        const std::uint32_t half = next_half();
-        const auto staged = [&](int rank) { return brought(root, half) + static_cast<std::size_t>(rank) * step; };
+        const std::uint32_t epoch = next_epoch();
+        const auto staged = [&](int rank) { return area(root, epoch) + static_cast<std::size_t>(rank) * step; };
         for (int rank = 0; rank_ == root && rank < size(); ++rank) {
             if (part != 0) std::memcpy(staged(rank), in[static_cast<std::size_t>(rank)].data + done, part);
         }
@@ -387,9 +390,11 @@ bool Group::all_to_all(std::span<const Piece> in, std::span<const Piece> out, st
     const std::size_t step = std::max(line_bytes, std::min(schedule_.chunk_bytes, slot_bytes() - head) / n / line_bytes * line_bytes);
     std::size_t longest = 0;
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
-        const std::uint32_t half = next_half();
-        const auto staged = [&](std::size_t from, std::size_t to) { return brought(static_cast<int>(from), half) + head + to * step; };
-        if (done == 0) std::memcpy(brought(rank_, half), stated.data(), stated.size() * sizeof(std::uint64_t));
+        const std::uint32_t epoch = next_epoch();
+        const auto staged = [&](std::size_t from, std::size_t to) {
+            return given(static_cast<int>(from), static_cast<int>(to), epoch, step) + head;
+        };
+        if (done == 0) std::memcpy(brought(rank_, epoch), stated.data(), stated.size() * sizeof(std::uint64_t));
         for (std::size_t rank = 0; rank < n; ++rank) {
             const std::size_t part = part_of(in[rank].count, done, step);
             if (rank != own && part != 0) std::memcpy(staged(own, rank), in[rank].data + done, part);
@@ -398,7 +403,7 @@ bool Group::all_to_all(std::span<const Piece> in, std::span<const Piece> out, st
             if (!begin(Kind::all_to_all, mix(tag, schedule_.chunk_bytes))) return false;
             std::vector<std::uint64_t> matrix(2 * n * n);
             for (std::size_t rank = 0; rank < n; ++rank) {
-                std::memcpy(&matrix[2 * n * rank], brought(static_cast<int>(rank), half), 2 * n * sizeof(std::uint64_t));
+                std::memcpy(&matrix[2 * n * rank], brought(static_cast<int>(rank), epoch), 2 * n * sizeof(std::uint64_t));
             }
             for (std::size_t from = 0; from < n; ++from) {
                 for (std::size_t to = 0; to < n; ++to) {
@@ -422,17 +427,17 @@ bool Group::all_to_all(std::span<const Piece> in, std::span<const Piece> out, st
 
 std::vector<std::string> Group::exchange(std::string_view said) {
     const Call call(*this, Kind::exchange, said.size());
-    const std::uint32_t half = next_half();
+    const std::uint32_t epoch = next_epoch();
     const std::uint64_t length = std::min({said.size(), exchange_bytes, slot_bytes() - sizeof(std::uint64_t)});
-    std::memcpy(brought(rank_, half), &length, sizeof length);
-    std::memcpy(brought(rank_, half) + sizeof length, said.data(), length);
+    std::memcpy(brought(rank_, epoch), &length, sizeof length);
+    std::memcpy(brought(rank_, epoch) + sizeof length, said.data(), length);
     if (!begin(Kind::exchange, 0)) throw Error(Failure::config, "the ranks of a group do different things; start it again");
     std::vector<std::string> all;
     for (int rank = 0; rank < size(); ++rank) {
         std::uint64_t stated = 0;
-        std::memcpy(&stated, brought(rank, half), sizeof stated);
+        std::memcpy(&stated, brought(rank, epoch), sizeof stated);
         stated = std::min<std::uint64_t>({stated, exchange_bytes, slot_bytes() - sizeof stated});
-        all.emplace_back(reinterpret_cast<const char*>(brought(rank, half) + sizeof stated), stated);
+        all.emplace_back(reinterpret_cast<const char*>(brought(rank, epoch) + sizeof stated), stated);
     }
     return all;
 }

@@ -7,6 +7,8 @@
 //   (acquire).
 // - G3 a rank publishes epoch e + 1 only when it no longer reads data of other ranks for epoch e - 1 or earlier; so
 //   the data of an epoch is in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
+//   An all_reduce in chunks has its results where the inputs were, which it reads for one epoch longer: it ends with an
+//   epoch for which it does not wait.
 //   After an eager broadcast the root is the one that has not waited: it publishes and writes nothing until `confirm`.
 //   The exception is `word`, by the rules of words.hpp: the rank's device stores it, in the order of its stream.
 // - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same
@@ -97,12 +99,11 @@ struct Layout {
     std::size_t staging_at() const { return (ranks_at() + static_cast<std::size_t>(size) * sizeof(Rank) + 4095) / 4096 * 4096; }
     // Not a power of two, which would put the same element of all ranks into the same cache set.
     std::size_t stride() const { return slot_bytes + 4096 + 5 * line_bytes; }
-    // Two halves of the inputs of each rank, and two of the common results.
-    std::size_t brought_at(int rank, std::uint32_t half) const {
+    // Two halves for each rank.
+    std::size_t area_at(int rank, std::uint32_t half) const {
         return staging_at() + (2 * static_cast<std::size_t>(rank) + half) * stride();
     }
-    std::size_t result_at(std::uint32_t half) const { return brought_at(size, half); }
-    std::size_t bytes() const { return brought_at(size + 1, 0); }
+    std::size_t bytes() const { return area_at(size, 0); }
 };
 
 // Elements of `count` that belong to a rank: whole lines, so that no two ranks store to one.

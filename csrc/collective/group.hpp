@@ -156,10 +156,18 @@ class Group {
     class Call;
     using Clock = std::chrono::steady_clock;
 
-    std::byte* brought(int rank, std::uint32_t half) const noexcept { return segment_.data() + layout_.brought_at(rank, half); }
-    std::byte* result(std::uint32_t half) const noexcept { return segment_.data() + layout_.result_at(half); }
-    // The half that is written for the next epoch.
-    std::uint32_t next_half() const noexcept { return (epoch_ + 1) & 1; }
+    // Staging memory for an epoch: a rank's own; what it stages for all others; what one rank stages for another, in cells
+    // of so many bytes. A core that has read lines of another one's cache has them, so what a rank writes next is where it
+    // has read what that rank gave it: else each line would have to be fetched, or taken from the reader, before it is written.
+    std::byte* area(int rank, std::uint32_t epoch) const noexcept { return segment_.data() + layout_.area_at(rank, epoch & 1); }
+    std::byte* brought(int rank, std::uint32_t epoch) const noexcept {
+        return size() == 2 ? given(rank, 1 - rank, epoch, 0) : area(rank, epoch);
+    }
+    std::byte* given(int from, int to, std::uint32_t epoch, std::size_t bytes) const noexcept {
+        if ((epoch & 2) != 0) std::swap(from, to);
+        return area(from, epoch) + static_cast<std::size_t>(to) * bytes;
+    }
+    std::uint32_t next_epoch() const noexcept { return epoch_ + 1; }
 
     void check_usable() const;
     void check_root(int root) const;

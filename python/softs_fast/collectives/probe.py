@@ -56,7 +56,10 @@ def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
 
     best_of(1, _LARGE_BYTES, Schedule(0, largest))
     in_chunks = slowest(group, [best_of(2, _LARGE_BYTES, Schedule(0, size)) for size in chunks])
-    chunk_bytes = chunks[in_chunks.index(min(in_chunks))]
+    # The smallest of those that are about as fast: it leaves most of the caches to the caller.
+    chunk_bytes = next(
+        size for size, seconds in zip(chunks, in_chunks, strict=True) if seconds <= 1.06 * min(in_chunks)
+    )
 
     sizes = [size for size in _ONE_SHOT_SIZES if size <= chunk_bytes]
     at_once = slowest(group, [best_of(8, size, Schedule(size, chunk_bytes)) for size in sizes])
