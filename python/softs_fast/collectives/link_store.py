@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler
 
 from softs_fast import _core
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.trust import Address, Der, Place, TlsFiles, bracketed
+from softs_fast.trust import Address, Der, Place, TlsFiles, bracketed, check_reachable
 
 __all__ = ["LinkStore", "StoreServer"]
 
@@ -26,6 +26,11 @@ _MOST_BYTES = 256 << 20
 _MOST_KEY_BYTES, _MOST_VALUE_BYTES = 4 << 10, 1 << 20
 #: Name of the service in a place.
 _WHAT = "ranks"
+_STORE = "the store of the ranks"
+_REMEDY = (
+    "give all ranks the token file of the job (softs-fast keys new FILE), as softs://HOST?token_file=FILE or in "
+    "SOFTS_FAST_TOKEN_FILE"
+)
 #: A rank says then what it waits for, seconds.
 _TELL_S = 10.0
 
@@ -53,6 +58,8 @@ class StoreServer:
 
     def __init__(self, host: str, port: int = 0, *, credentials: Der | None = None) -> None:
         own = Address.parse(f"{bracketed(host)}:{port}", _WHAT)
+        if credentials is None:
+            check_reachable(own, _STORE, remedy=_REMEDY)
         # Debian gives the name of a machine an address of loopback.
         is_hidden = credentials is not None and own.is_loopback and _is_name(host) and host != "localhost"
         listen = "*" if is_hidden else bracketed(own.numeric[0])
@@ -102,6 +109,8 @@ class LinkStore(Store):
         server: StoreServer | None = None,
     ) -> None:
         super().__init__()
+        if credentials is None:
+            check_reachable(Address.parse(f"{bracketed(host)}:{port}", _WHAT), _STORE, remedy=_REMEDY)
         self.host = host
         self.port = port
         self.credentials = credentials
