@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,20 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from backend_ranks import pretend_hosts
 from fork_check import check_fork
 from token_files import credentials, token_file
 from torch.distributed import PrefixStore, Store
 from waiting import WATCHDOG_S, eventually, free_ports
 
-from softs_fast.collectives import LinkStore, LinkStrategy, StoreServer
+from softs_fast.collectives import (
+    HierarchicalStrategy,
+    LinkStore,
+    LinkStrategy,
+    ShmStrategy,
+    StoreServer,
+    link_store,
+)
 from softs_fast.collectives.backend import register
 from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
 
@@ -143,10 +154,11 @@ def test_ends_with_other_tokens_are_refused_at_once(server: StoreServer) -> None
         LinkStore(*plain.address).set("key", "")
         with pytest.raises(PeerLost, match="it speaks no TLS; give it the token file"):
             LinkStore(*plain.address, credentials=SHOWN, timeout_s=600.0)
-    with pytest.raises(ConfigError, match="give both ends the same token file"):
-        LinkStore("192.0.2.1", 29402)
-    with pytest.raises(ConfigError, match="give both ends the same token file"):
-        StoreServer("0.0.0.0")
+    for make in (lambda: LinkStore("192.0.2.1", 29402), lambda: StoreServer("0.0.0.0")):
+        with pytest.raises(
+            ConfigError, match=r"as softs://HOST\?token_file=FILE or in SOFTS_FAST_TOKEN_FILE"
+        ):
+            make()
 
 
 def test_a_server_listens_at_its_address_alone(server: StoreServer) -> None:
@@ -223,6 +235,20 @@ def test_groups_of_torch_meet_at_a_place(tmp_path: Path, backend: str) -> None:
     assert ranks.run(groups, 3, place, backend) == [[3.0, 6.0, 9.0]] * 3
 
 
+def on_two_hosts(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:
+    pretend_hosts([1, 1])
+    dist.init_process_group("softs", init_method=place, rank=rank, world_size=size)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor.item()
+
+
+def test_the_token_file_of_a_place_is_enough_for_hosts(tmp_path: Path) -> None:
+    token, [port] = token_file(tmp_path / "token", "a"), free_ports()
+    assert ranks.run(on_two_hosts, 2, f"softs://127.0.0.1:{port}?token_file={token}") == [2.0] * 2
+
+
 def test_rank_and_number_of_ranks_are_those_of_torchrun() -> None:
     init = "dist.init_process_group('softs', init_method='softs://')"
     script = f"import torch.distributed as dist, softs_fast.collectives; {init}; print(dist.get_world_size())"
@@ -274,6 +300,28 @@ def test_a_rank_that_gave_up_may_come_again() -> None:
     ranks.run(gives_up, 1, free_ports()[0])
 
 
+def says_who_is_missing(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
+    link_store._TELL_S = 0.01
+    said = StringIO()
+    link_store.logger.addHandler(logging.StreamHandler(said))
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(met, f"softs://127.0.0.1:{port}", 1, 3)]
+        eventually(
+            lambda: f"rank 1 waits for rank 0 to serve the store at 127.0.0.1:{port}" in said.getvalue()
+        )
+        done += [pool.submit(met, f"softs://127.0.0.1:{port}", 0, 3)]
+        eventually(lambda: f"rank 0 waits at 127.0.0.1:{port} for " in said.getvalue())
+        eventually(lambda: "rank 1 waits for other ranks; rank 0 says which" in said.getvalue())
+        done += [pool.submit(met, f"softs://127.0.0.1:{port}", 2, 3)]
+        for one in done:
+            one.result()
+    assert re.search(r" (2 of 3 ranks: 1, 2|1 of 3 ranks: 2); one that has no token", said.getvalue())
+
+
+def test_ranks_say_what_they_wait_for() -> None:
+    ranks.run(says_who_is_missing, 1, free_ports()[0])
+
+
 def one_server(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
     os.environ["MASTER_ADDR"] = f"127.0.0.1:{port}"
     for place in ("softs://", f"softs://127.0.0.1:{port}/one", f"softs://127.0.0.1:{port}/two"):
@@ -290,16 +338,24 @@ def test_the_host_of_torchrun_may_be_an_address_of_ipv6(monkeypatch: pytest.Monk
         met("softs://", 1, 2, SHORT.total_seconds())
 
 
-def strategies(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:
-    with LinkStrategy(timeout_s=WATCHDOG_S).init(rank, size, place) as strategy:
+def strategies(
+    say: Callable[[Any], None], rank: int, size: int, place: str, token: str, inside: bool
+) -> float:
+    # One rank names the file in the place, the other beside it.
+    link = LinkStrategy(timeout_s=WATCHDOG_S, token_file=token if rank else None)
+    if rank == 0:
+        place += f"?token_file={token}"
+    strategy = HierarchicalStrategy(ShmStrategy(timeout_s=WATCHDOG_S), link) if inside else link
+    with closing(strategy.init(rank, size, place)):
         tensor = torch.ones(1)
         strategy.all_reduce(tensor)
         return tensor.item()
 
 
-def test_strategies_take_place_and_token_from_one_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_strategies_take_the_token_of_the_place_or_beside_it(tmp_path: Path, inside: bool) -> None:
     token, [port] = token_file(tmp_path / "token", "a"), free_ports()
-    assert ranks.run(strategies, 2, f"softs://127.0.0.1:{port}?token_file={token}") == [2.0] * 2
+    assert ranks.run(strategies, 2, f"softs://127.0.0.1:{port}", str(token), inside) == [2.0] * 2
 
 
 @pytest.mark.parametrize(

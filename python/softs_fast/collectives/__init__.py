@@ -33,6 +33,7 @@ from softs_fast.collectives.rendezvous import (
     SubsetRendezvous,
     TorchStore,
     as_rendezvous,
+    shown_in,
 )
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import (
@@ -93,6 +94,7 @@ __all__ = [
     "listen",
     "name_of",
     "operand",
+    "shown_in",
     "slowest",
     "strategy_of_process",
 ]

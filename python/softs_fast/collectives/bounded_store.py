@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from softs_fast.collectives.rendezvous import KeyValueStore
 from softs_fast.errors import PeerLost
+from softs_fast.trust import Der
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,11 @@ class BoundedStore:
     def server(self) -> tuple[str, int] | None:
         """Host and port of the process that serves the store."""
         return self._store.server
+
+    @property
+    def credentials(self) -> Der | None:
+        """What its server and this process show each other."""
+        return self._store.credentials
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""

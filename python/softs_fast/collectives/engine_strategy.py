@@ -15,6 +15,7 @@ from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import RefusedByAll, bytes_of, check_parts, check_root, describe, operand
 from softs_fast.errors import ConfigError
 from softs_fast.tensors import shard_of
+from softs_fast.trust import TlsFiles
 
 
 class EngineStrategy(Strategy):
@@ -23,6 +24,9 @@ class EngineStrategy(Strategy):
     Before each call the calls of the ranks are compared by one small all-gather, so that different calls are an error and
     neither a hang nor a mix of tensors.
     """
+
+    #: Token file that it was given.
+    files = TlsFiles()
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine

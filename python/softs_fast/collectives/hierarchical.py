@@ -38,6 +38,7 @@ from softs_fast.collectives.tensors import (
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import as_plain, shard_of
+from softs_fast.trust import TlsFiles
 
 _NO_GROUP = "this strategy is in no group yet; call init first"
 
@@ -87,7 +88,7 @@ class HierarchicalStrategy(Strategy):
         cross = self._cross_node if self._cross_node is not None and self._cross_node.is_joined else None
         if rendezvous is not None:
             timeout_s = self._local.timeout_s
-            store = as_store(rendezvous, size=size, serves=rank == 0, timeout_s=timeout_s)
+            store = as_store(rendezvous, size=size, serves=rank == 0, timeout_s=timeout_s, files=self._files)
             if store is None:
                 place = as_rendezvous(rendezvous, rank, size, name="world", timeout_s=timeout_s)
             else:
@@ -211,8 +212,8 @@ class HierarchicalStrategy(Strategy):
         of the group before writes to a tensor after it.
 
         Args:
-            rendezvous: a Store of torch.distributed, the address of a running TCPStore or, on a single host, a folder,
-                the same for all ranks. None takes that of `init`.
+            rendezvous: a Store of torch.distributed, the place of a running store, softs://HOST or tcp://HOST:PORT, or,
+                on a single host, a folder, the same for all ranks. None takes that of `init`.
 
         Raises:
             ConfigError: there is no store, the engine between nodes is a process group that was given, or the group is
@@ -229,12 +230,18 @@ class HierarchicalStrategy(Strategy):
         timeout_s = self._local.timeout_s
         store = self._store
         if rendezvous is not None:
-            given = as_store(rendezvous, size=len(member.world.members), serves=False, timeout_s=timeout_s)
+            given = as_store(
+                rendezvous,
+                size=len(member.world.members),
+                serves=False,
+                timeout_s=timeout_s,
+                files=self._files,
+            )
             store = None if given is None else BoundedStore(given, timeout_s)
         if store is None:
             raise ConfigError(
                 "the remaining ranks have no store to meet in: give `init` or `rebuild` a Store of torch.distributed, "
-                "tcp://HOST:PORT or, on a single host, a folder"
+                "softs://HOST, tcp://HOST:PORT or, on a single host, a folder"
             )
         if self._cross_node is not None and not isinstance(self._cross_node, LinkStrategy):
             raise ConfigError(
@@ -259,6 +266,10 @@ class HierarchicalStrategy(Strategy):
         """Leave the groups; a second call does nothing."""
         self._closed = True
         self._end()
+
+    @property
+    def _files(self) -> TlsFiles:
+        return TlsFiles() if self._cross_node is None else self._cross_node.files
 
     @property
     def _joined(self) -> Levels:

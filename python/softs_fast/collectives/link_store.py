@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from threading import Timer
 from typing import Self, TypeVar
 
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler
 
 from softs_fast import _core
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.trust import Address, Der, Place, TlsFiles, bracketed
+from softs_fast.trust import Address, Der, Place, TlsFiles, bracketed, check_reachable
 
 __all__ = ["LinkStore", "StoreServer"]
 
@@ -24,6 +26,15 @@ _MOST_BYTES = 256 << 20
 _MOST_KEY_BYTES, _MOST_VALUE_BYTES = 4 << 10, 1 << 20
 #: Name of the service in a place.
 _WHAT = "ranks"
+_STORE = "the store of the ranks"
+_REMEDY = (
+    "give all ranks the token file of the job (softs-fast keys new FILE), as softs://HOST?token_file=FILE or in "
+    "SOFTS_FAST_TOKEN_FILE"
+)
+#: A rank says then what it waits for, seconds.
+_TELL_S = 10.0
+
+logger = logging.getLogger(__name__)
 
 _Reply = TypeVar("_Reply", bytes, int, bool)
 
@@ -47,6 +58,8 @@ class StoreServer:
 
     def __init__(self, host: str, port: int = 0, *, credentials: Der | None = None) -> None:
         own = Address.parse(f"{bracketed(host)}:{port}", _WHAT)
+        if credentials is None:
+            check_reachable(own, _STORE, remedy=_REMEDY)
         # Debian gives the name of a machine an address of loopback.
         is_hidden = credentials is not None and own.is_loopback and _is_name(host) and host != "localhost"
         listen = "*" if is_hidden else bracketed(own.numeric[0])
@@ -96,8 +109,11 @@ class LinkStore(Store):
         server: StoreServer | None = None,
     ) -> None:
         super().__init__()
+        if credentials is None:
+            check_reachable(Address.parse(f"{bracketed(host)}:{port}", _WHAT), _STORE, remedy=_REMEDY)
         self.host = host
         self.port = port
+        self.credentials = credentials
         self._server = server
         # It has the time-out for both languages: torch sets it from behind a prefix, without a call of Python.
         self.set_timeout(timedelta(seconds=timeout_s))
@@ -236,7 +252,8 @@ def _meet(
     own = os.getpid(), host, port
     if rank == 0 and own not in _servers:
         _servers[own] = StoreServer(host, port, credentials=credentials)
-    store = LinkStore(host, port, credentials=credentials, timeout_s=timeout.total_seconds())
+    with _told(lambda: f"rank {rank} waits for rank 0 to serve the store at {bracketed(host)}:{port}"):
+        store = LinkStore(host, port, credentials=credentials, timeout_s=timeout.total_seconds())
     _stores[url] = store
     yield PrefixStore(_gather(store, rank, size), store), rank, size
     raise ConfigError("a place of the form softs:// cannot change the number of ranks")
@@ -250,19 +267,46 @@ def _gather(store: LinkStore, rank: int, size: int) -> str:
     """
     is_open = f"softs.open/{size}"
     if rank > 0:
-        group = store.get(is_open).decode()
-        store.set(f"{group}, rank {rank}", "")
-        store.wait([f"{group}, all"])
+        with _told(lambda: f"rank {rank} waits for other ranks; rank 0 says which"):
+            group = store.get(is_open).decode()
+            store.set(f"{group}, rank {rank}", "")
+            store.wait([f"{group}, all"])
         return group
     group = f"softs.group/{store.add('softs.groups', 1)}"
     store.set(is_open, group)
+
+    def missing() -> str:
+        ranks = [str(other) for other in range(1, size) if not store.check([f"{group}, rank {other}"])]
+        return (
+            f"rank 0 waits at {bracketed(store.host)}:{store.port} for {len(ranks)} of {size} ranks: {', '.join(ranks)}; "
+            "one that has no token of this rank's file ends with an error of its own"
+        )
+
     try:
-        for other in range(1, size):
-            store.wait([f"{group}, rank {other}"])
+        with _told(missing):
+            for other in range(1, size):
+                store.wait([f"{group}, rank {other}"])
     finally:
         store.delete_key(is_open)
     store.set(f"{group}, all", "")
     return group
+
+
+@contextmanager
+def _told(text: Callable[[], str]) -> Iterator[None]:
+    """Log what this rank waits for, if that takes long."""
+
+    def tell() -> None:
+        with suppress(PeerLost):
+            logger.warning("%s", text())
+
+    timer = Timer(_TELL_S, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _found(place: str, files: TlsFiles) -> tuple[str, int, Der | None]:

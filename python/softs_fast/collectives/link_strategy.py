@@ -7,8 +7,9 @@ from typing import Self
 
 from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.link_engine import LinkEngine
+from softs_fast.collectives.rendezvous import as_rendezvous, shown_in, store_of
 from softs_fast.errors import ConfigError
-from softs_fast.trust import Der, Place, TlsFiles
+from softs_fast.trust import Der, TlsFiles
 
 
 class LinkStrategy(EngineStrategy):
@@ -20,7 +21,7 @@ class LinkStrategy(EngineStrategy):
 
     Args:
         token_file: Token file of the job (`softs-fast keys new FILE`), the same one for all ranks; None takes that of
-            the variable SOFTS_FAST_TOKEN_FILE, if it is set.
+            the place where they meet, else that of the variable SOFTS_FAST_TOKEN_FILE, if it is set.
         plain: Whether the network is trusted: neither encryption nor proof, whatever the variable says.
         host: Address of this host at which the others reach it. None takes the address on the way to the process that
             serves the store in which the ranks meet; where no process does, loopback.
@@ -48,7 +49,7 @@ class LinkStrategy(EngineStrategy):
         if plain and token_file is not None:
             raise ConfigError(f"plain connections use no token file: leave out plain=True, or {token_file}")
         super().__init__()
-        self._token_file = None if token_file is None else Path(token_file)
+        self.files = TlsFiles(token_file=None if token_file is None else Path(token_file))
         self._plain = plain
         self._host = host
         self._timeout_s = timeout_s
@@ -69,16 +70,17 @@ class LinkStrategy(EngineStrategy):
         """
         if self._engine is not None:
             raise ConfigError("this strategy is in a group already; close it first, or make another one")
-        own = TlsFiles(token_file=self._token_file)
-        files = TlsFiles() if self._plain else _place(rendezvous).credentials_or(own)
+        place = as_rendezvous(
+            rendezvous, rank, size, name=self._name, timeout_s=self._timeout_s, files=self.files
+        )
         self._engine = LinkEngine.meet(
             rank,
             size,
-            rendezvous,
+            place,
             name=self._name,
             timeout_s=self._timeout_s,
             host=self._host,
-            credentials=files.der(),
+            credentials=None if self._plain else shown_in(store_of(place), self.files),
             plain=self._plain,
         )
         self._closed = False
@@ -118,10 +120,3 @@ class LinkStrategy(EngineStrategy):
             plain=plain,
         )
         return strategy
-
-
-def _place(rendezvous: object) -> Place:
-    """Return where the ranks meet, if it may name a token file; else a place by which the rule for the variable is used."""
-    if isinstance(rendezvous, str) and rendezvous.startswith("softs://"):
-        return Place.parse(rendezvous, "ranks")
-    return Place(())

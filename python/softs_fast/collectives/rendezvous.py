@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from softs_fast.collectives.link_store import LinkStore
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.identity import Process, this_process
-from softs_fast.trust import Address
+from softs_fast.trust import Address, Der, Place, TlsFiles
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 4096
 
 _POLL_INTERVAL_S = 0.002
+_NO_FILES = TlsFiles()
 
 
 @runtime_checkable
@@ -53,6 +54,10 @@ class KeyValueStore(Protocol):
     @property
     def server(self) -> tuple[str, int] | None:
         """Host and port of the process that serves it; None if there is none, or it is not known."""
+
+    @property
+    def credentials(self) -> Der | None:
+        """What its server and this process show each other; None if it checks no token."""
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
@@ -168,6 +173,10 @@ class FolderStore:
     def server(self) -> None:
         """No process serves it."""
 
+    @property
+    def credentials(self) -> None:
+        """It is of this host and user."""
+
     def set(self, key: str, value: bytes) -> None:
         """Store a value, atomically."""
         author = " ".join(map(str, this_process()))
@@ -227,6 +236,12 @@ class TorchStore:
 
         store = self._bare
         return (store.host, store.port) if isinstance(store, TCPStore | LinkStore) else None
+
+    @property
+    def credentials(self) -> Der | None:
+        """What the server of a LinkStore and this process show each other; None for other stores."""
+        store = self._bare
+        return store.credentials if isinstance(store, LinkStore) else None
 
     @property
     def is_open(self) -> bool:
@@ -338,7 +353,21 @@ def store_of(place: Rendezvous) -> KeyValueStore | None:
     return found
 
 
-def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: float) -> Rendezvous:
+def shown_in(store: KeyValueStore | None, files: TlsFiles = _NO_FILES) -> Der | None:
+    """Return what ranks that meet in a store show each other.
+
+    That is the token file they were given, else the one by which they reach the store, else that of SOFTS_FAST_TOKEN_FILE.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    found = None if store is None or files.token_file is not None else store.credentials
+    return found or Place(()).credentials_or(files).der()
+
+
+def as_rendezvous(
+    place: object, rank: int, size: int, *, name: str, timeout_s: float, files: TlsFiles = _NO_FILES
+) -> Rendezvous:
     """Return a rendezvous for a user's argument.
 
     Args:
@@ -349,12 +378,13 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
         size: number of ranks.
         name: distinguishes groups that use the same place.
         timeout_s: how long to wait for the process that serves a store, seconds.
+        files: token file that is given beside a place.
 
     Raises:
         ConfigError: none of these, or not for this rank and size.
         PeerLost: no server at the address.
     """
-    store = as_store(place, size=size, serves=rank == 0, timeout_s=timeout_s)
+    store = as_store(place, size=size, serves=rank == 0, timeout_s=timeout_s, files=files)
     if store is not None:
         return StoreRendezvous(store, rank, size, name)
     group = _as_group(place, rank, size)
@@ -368,7 +398,9 @@ def as_rendezvous(place: object, rank: int, size: int, *, name: str, timeout_s: 
     )
 
 
-def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> KeyValueStore | None:
+def as_store(
+    place: object, *, size: int, serves: bool, timeout_s: float, files: TlsFiles = _NO_FILES
+) -> KeyValueStore | None:
     """Return the store behind a user's argument for a rendezvous; None if there is none.
 
     Args:
@@ -376,6 +408,7 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
         size: Number of ranks.
         serves: Whether this process serves the store of an address; others connect to it.
         timeout_s: Seconds to wait for the process that serves it.
+        files: Token file that is given beside a place.
 
     Raises:
         ConfigError: the address is malformed, or the folder is another user's.
@@ -386,7 +419,7 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
         if text.startswith("tcp://"):
             return TorchStore(_tcp_store(text, size, serves, timeout_s))
         if text.startswith("softs://"):
-            return TorchStore(LinkStore.at(text, serves=serves, timeout_s=timeout_s))
+            return TorchStore(LinkStore.at(text, serves=serves, timeout_s=timeout_s, files=files))
         return FolderStore(text.removeprefix("file://"))
     import torch.distributed as dist
 

@@ -233,6 +233,8 @@ def test_without_any_way_to_other_hosts_those_of_this_host_remain(
     monkeypatch.setattr(reader._courier._channel, "receive", fail)
     see(reader, {1: 1})
     assert "rank 0 has no way to other hosts any more: the store has gone" in caplog.text
+    reader._courier._thread.join()
+    assert not reader.is_asked()
     assert not isinstance(take(reader, [(1, 1.0)]), Refused)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from token_files import credentials
 
 from softs_fast.averaging.hosts import torch_channel
 from softs_fast.averaging.hosts.channel import PIECE_BYTES
 from softs_fast.averaging.hosts.mpi_channel import require_threads
 from softs_fast.averaging.hosts.torch_channel import TorchChannel
+from softs_fast.collectives import LinkStore, StoreServer
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.trust import write_token
 
@@ -103,6 +106,16 @@ def test_weights_go_between_holders_of_one_token(monkeypatch: pytest.MonkeyPatch
     assert transfer(channels(monkeypatch, [own, own]), memory) == memory.numpy().tobytes()
     with pytest.raises(PeerLost, match="have different tokens"):
         transfer(channels(monkeypatch, [own, other]), memory)
+
+
+def test_weights_go_by_the_token_of_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="makes certificates")
+    monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", str(tmp_path / "none"))
+    shown = credentials("a")
+    with closing(StoreServer("127.0.0.1", credentials=shown)) as server:
+        stores = [LinkStore(*server.address, credentials=shown) for _ in range(2)]
+        ends = [TorchChannel(store, "name", rank, [1 - rank]) for rank, store in enumerate(stores)]
+        assert transfer(ends, torch.ones(9, dtype=torch.uint8)) == b"\1" * 9
 
 
 class FarStore(dist.HashStore):

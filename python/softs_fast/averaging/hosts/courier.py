@@ -184,6 +184,8 @@ class Courier:
         self._is_closing = True
         self._wake.set()
         self._thread.join()
+        # Not earlier: `is_asked` reads it also when there is no way to other hosts any more.
+        self._own.close()
         atexit.unregister(self.close)
 
     def _receive(
@@ -267,7 +269,6 @@ class Courier:
             self._channel.close()
             for thread in list(self._serving):
                 thread.join()
-            self._own.close()
 
     def _exchange(self, now_s: float) -> None:
         """Send and receive what there is, and begin what is wanted."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pieces
 from softs_fast.averaging.hosts.correspondent import SILENT_S
-from softs_fast.collectives import LinkEngine, Messages, TorchStore, listen
+from softs_fast.collectives import LinkEngine, Messages, TorchStore, listen, shown_in
 from softs_fast.errors import ConfigError, PeerLost, WireError
-from softs_fast.trust import Address, Place, TlsFiles, bracketed
+from softs_fast.trust import Address, bracketed
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -30,7 +30,7 @@ class TorchChannel(Channel):
     """Messages and streams between the ranks of a group of torch.distributed.
 
     A message is a value in the store, under the next number of its receiver. Each transfer has a connection, which is
-    encrypted where SOFTS_FAST_TOKEN_FILE names a token file, and stays on this host where it does not.
+    encrypted by the token file of the store, or of SOFTS_FAST_TOKEN_FILE, and stays on this host where it does not.
 
     Args:
         store: Store that all ranks reach; the channel adds a prefix to its keys.
@@ -51,7 +51,7 @@ class TorchChannel(Channel):
         self._n_seen = 0
         self._unwritten: dict[int, float] = {}
         self._is_closing = False
-        self._credentials = Place(()).credentials_or(TlsFiles()).der()
+        self._credentials = shown_in(self._values)
         _check_open(self._values)
         # Before a transfer finds it: whether this rank may listen where the others reach it.
         listen(self._values, name, credentials=self._credentials).shut_down()

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from softs_fast.errors import ConfigError
-from softs_fast.trust import Der
 
 __all__ = ["host_backend", "hosts_backend", "register"]
 
@@ -46,17 +45,11 @@ def host_backend() -> str:
     return NAME
 
 
-def hosts_backend(credentials: Der | None) -> str:
-    """Return the name of the backend for ranks of several hosts, which show each other these credentials in later groups.
-
-    Args:
-        credentials: What this process shows, as `TlsFiles.der` returns it; None for the token file of SOFTS_FAST_TOKEN_FILE.
+def hosts_backend() -> str:
+    """Return the name of the backend for ranks of several hosts, which is known to torch then.
 
     Raises:
         ConfigError: torch is older than 2.15.
     """
     register()
-    from softs_fast.collectives.backend import hosts
-
-    hosts.credentials = credentials
     return NAME

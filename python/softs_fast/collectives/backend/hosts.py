@@ -34,17 +34,16 @@ from softs_fast.collectives.rendezvous import (
     StoreRendezvous,
     SubsetRendezvous,
     TorchStore,
+    shown_in,
 )
 from softs_fast.collectives.serial import SerialThread
 from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
-from softs_fast.trust import Der, Place, TlsFiles
-
-#: What ranks of this process show in groups of several hosts; None for the token file of SOFTS_FAST_TOKEN_FILE.
-credentials: Der | None = None
+from softs_fast.trust import Der
 
 
 def create(options: Any, _: object) -> door.SoftsBackend:
-    """Return a rank's part in a new group; ranks of several hosts need the token file of SOFTS_FAST_TOKEN_FILE.
+    """Return a rank's part in a new group; ranks of several hosts need the token file of the place where
+    they meet, or of SOFTS_FAST_TOKEN_FILE.
 
     Raises:
         ConfigError: the ranks of a host cannot see each other, or are of several versions; ranks are on several hosts,
@@ -53,7 +52,7 @@ def create(options: Any, _: object) -> door.SoftsBackend:
         SegmentError: no shared memory.
     """
     try:
-        own = credentials or Place(()).credentials_or(TlsFiles()).der()
+        own = shown_in(TorchStore(options.store))
     except ConfigError as error:
         return _create(options, None, plain=False, problem=str(error))
     return _create(options, own, plain=False)

@@ -73,8 +73,8 @@ def join_host_group(
 
 
 _REMEDY = (
-    "; between hosts, set SOFTS_FAST_TOKEN_FILE to the token file of the job (softs-fast keys new FILE), or use the backend "
-    '"softs+plain" on a network that is trusted, or a HierarchicalStrategy'
+    "; between hosts, set SOFTS_FAST_TOKEN_FILE to the token file of the job (softs-fast keys new FILE) for the backend "
+    '"softs", or use "softs+plain" on a network that is trusted; instead of ShmStrategy use HierarchicalStrategy'
 )
 
 

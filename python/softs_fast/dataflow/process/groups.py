@@ -62,7 +62,7 @@ class Groups:
         if isinstance(meeting, str):
             # On one host. Groups of gloo that a program makes among several need the network.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        backend = host_backend() if isinstance(meeting, str) else hosts_backend(credentials)
+        backend = host_backend() if isinstance(meeting, str) else hosts_backend()
         self._worker = worker
         self._workers = workers = declaration.workers
         store = (

@@ -88,7 +88,7 @@ class HostProcesses:
             # Before any worker is waited for.
             from ...collectives import hosts_backend
 
-            hosts_backend(None)
+            hosts_backend()
         self._options = options
         self._declaration = declaration
         self._credentials = read_credentials(place, options.token_file)
