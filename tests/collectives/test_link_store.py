@@ -300,7 +300,7 @@ def test_a_rank_that_gave_up_may_come_again() -> None:
     ranks.run(gives_up, 1, free_ports()[0])
 
 
-def says_who_is_missing(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
+def says_what_is_missing(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
     link_store._TELL_S = 0.01
     said = StringIO()
     link_store.logger.addHandler(logging.StreamHandler(said))
@@ -319,7 +319,7 @@ def says_who_is_missing(say: Callable[[Any], None], rank: int, size: int, port: 
 
 
 def test_ranks_say_what_they_wait_for() -> None:
-    ranks.run(says_who_is_missing, 1, free_ports()[0])
+    ranks.run(says_what_is_missing, 1, free_ports()[0])
 
 
 def one_server(say: Callable[[Any], None], rank: int, size: int, port: int) -> None:
