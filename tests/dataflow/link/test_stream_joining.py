@@ -59,7 +59,7 @@ _PLAIN_AT_TLS = "it speaks no TLS; give it the token file of this host"
         (
             None,
             SHOWN,
-            "PeerLost: no master at {}: it ended the connection during the TLS handshake; look",
+            f"{_REFUSED}{_PLAIN_AT_TLS}",
             _TLS_AT_PLAIN,
         ),
     ],
@@ -95,9 +95,7 @@ def test_holders_of_a_token_join(listen: str, theirs: Der) -> None:
 
 
 def test_a_master_of_other_hosts_has_credentials() -> None:
-    with pytest.raises(
-        ConfigError, match="can be reached from other machines; give master and workers the same token"
-    ):
+    with pytest.raises(ConfigError, match="reached from other machines; give both ends the same token"):
         listen_at("tcp://0.0.0.0:0", None)
     with pytest.raises(ConfigError, match="the certificate of this host cannot be used"):
         listen_at("ipc://*", (b"", [], []))
