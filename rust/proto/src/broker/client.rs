@@ -18,6 +18,8 @@ pub(super) type ClientTable = Slab<ClientTag, Client>;
 /// A connection to the frontend.
 pub(super) struct Client {
     pub(super) peer: PeerId,
+    /// Grows from one connection to the next.
+    pub(super) age: u64,
     /// Its number, once it sent HELLO.
     pub(super) number: Option<u64>,
     /// Whether it sent HELLO or ordered.
@@ -40,9 +42,10 @@ pub(super) enum Orders {
 }
 
 impl Client {
-    pub(super) fn new(peer: PeerId, dialect: Dialect) -> Self {
+    pub(super) fn new(peer: PeerId, age: u64, dialect: Dialect) -> Self {
         Self {
             peer,
+            age,
             number: None,
             active: false,
             medium: MediumProfile::default(),

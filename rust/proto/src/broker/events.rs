@@ -15,8 +15,11 @@ impl Broker {
     pub fn handle_connected(&mut self, now: Instant, peer: PeerId, side: Side, dialect: Dialect) {
         // A number that is used twice stands for a new connection: the old one cannot be there any more.
         self.handle_disconnected(now, peer);
+        self.last_connection += 1;
         let party = match side {
-            Side::Frontend => Party::Client(self.clients.insert(Client::new(peer, dialect))),
+            Side::Frontend => {
+                Party::Client(self.clients.insert(Client::new(peer, self.last_connection, dialect)))
+            }
             Side::Backend => Party::Supplier(self.suppliers.insert(Supplier::new(peer, dialect))),
         };
         self.peers.insert(peer, party);

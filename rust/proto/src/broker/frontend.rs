@@ -49,6 +49,9 @@ impl Broker {
             (ClientRequest::Hello { .. }, Dialect::Softs) => self.hello_client(now, key, None),
             (ClientRequest::Hello { nonce }, Dialect::Native) => {
                 self.name_client(key, nonce);
+                if self.clients[key].replaced {
+                    return self.refuse_client(now, key, REPLACED.into());
+                }
                 self.hello_client(now, key, Some(self.config.max_order_attempts));
                 if let Some(nonce) = nonce {
                     self.tell_late(nonce);
@@ -119,13 +122,18 @@ impl Broker {
     }
 
     /// The newest connection with a nonce is the client's; an older one may not have been found dead yet, and is over
-    /// all the same.
+    /// all the same, even if the network has held its HELLO back.
     fn name_client(&mut self, key: ClientKey, nonce: Option<u64>) {
         let before = std::mem::replace(&mut self.clients[key].nonce, nonce);
         if let Some(before) = before
             && self.by_nonce.get(&before) == Some(&key)
         {
             self.by_nonce.remove(&before);
+        }
+        let newest = nonce.and_then(|nonce| self.by_nonce.get(&nonce));
+        if newest.is_some_and(|&newest| self.clients[newest].age > self.clients[key].age) {
+            self.clients[key].replaced = true;
+            return;
         }
         if let Some(nonce) = nonce
             && let Some(old) = self.by_nonce.insert(nonce, key)

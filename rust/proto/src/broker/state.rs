@@ -36,6 +36,7 @@ pub struct Broker {
     /// Products with orders that were returned to their queue during this event.
     pub(super) touched: Vec<ProductKey>,
     pub(super) last_client: u64,
+    pub(super) last_connection: u64,
     pub(super) last_supplier: u64,
     pub(super) last_lease: u64,
     pub(super) last_backoff: u64,
@@ -69,6 +70,7 @@ impl Broker {
             backoff_ends: BackoffEnds::new(),
             touched: Vec::new(),
             last_client: 0,
+            last_connection: 0,
             last_supplier: 0,
             last_lease: 0,
             last_backoff: 0,

@@ -28,6 +28,23 @@ fn ready(net: &mut Net, patterns: &[&str]) -> PeerId {
 }
 
 #[test]
+fn a_hello_of_a_connection_that_was_given_up_takes_no_orders_of_the_one_after_it() {
+    let mut net = Net::new(Config::default());
+    let supplier = ready(&mut net, &["p"]);
+    let (old, new) = (net.client(Native), net.client(Native));
+    // A network may hold one connection back, and not the other.
+    net.ask(new, ClientRequest::Hello { nonce: Some(3) });
+    assert!(matches!(net.one(new), Got::NativeHello(..)));
+    net.ask(old, ClientRequest::Hello { nonce: Some(3) });
+    assert!(matches!(net.one(old), Got::Error(_)));
+    net.orders(new, "p", &[(7, 0)]);
+    assert_eq!((net.take(new), net.works(supplier).len()), (vec![], 1));
+    net.kill(old);
+    net.orders(new, "p", &[(8, 1)]);
+    assert_eq!(net.take(new), []);
+}
+
+#[test]
 fn a_late_answer_of_a_softs_supplier_reaches_the_client_that_it_names() {
     let mut net = Net::new(Config { max_order_attempts: 7, ..Config::default() });
     let (old, new, other) = (net.client(Native), net.client(Native), net.client(Native));
