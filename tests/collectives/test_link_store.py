@@ -269,6 +269,10 @@ def met(place: str, rank: int, size: int, timeout_s: float = WATCHDOG_S) -> None
     assert numbers == [rank, size]
     store.set(f"{rank}", "")
     store.wait([f"{other}" for other in range(size)])
+    # The store ends with the process of rank 0.
+    store.set(f"{rank} has found all", "")
+    if rank == 0:
+        store.wait([f"{other} has found all" for other in range(size)])
 
 
 def sizes(say: Callable[[Any], None], rank: int, size: int, place: str) -> None:

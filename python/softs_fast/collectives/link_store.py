@@ -269,14 +269,22 @@ def _gather(store: LinkStore, rank: int, size: int) -> str:
     if rank > 0:
         with _told(lambda: f"rank {rank} waits for other ranks; rank 0 says which"):
             group = store.get(is_open).decode()
-            store.set(f"{group}, rank {rank}", "")
-            store.wait([f"{group}, all"])
+            own = f"{group}, rank {rank}"
+            store.set(own, "")
+            try:
+                store.wait([f"{group}, all"])
+            except BaseException:
+                # Else the group would begin with a rank that has given up, and may come again.
+                with suppress(PeerLost):
+                    store.delete_key(own)
+                raise
         return group
     group = f"softs.group/{store.add('softs.groups', 1)}"
     store.set(is_open, group)
+    others = {other: f"{group}, rank {other}" for other in range(1, size)}
 
     def missing() -> str:
-        ranks = [str(other) for other in range(1, size) if not store.check([f"{group}, rank {other}"])]
+        ranks = [str(other) for other, key in others.items() if not store.check([key])]
         return (
             f"rank 0 waits at {bracketed(store.host)}:{store.port} for {len(ranks)} of {size} ranks: {', '.join(ranks)}; "
             "one that has no token of this rank's file ends with an error of its own"
@@ -284,8 +292,9 @@ def _gather(store: LinkStore, rank: int, size: int) -> str:
 
     try:
         with _told(missing):
-            for other in range(1, size):
-                store.wait([f"{group}, rank {other}"])
+            while not store.check(list(others.values())):
+                for key in others.values():
+                    store.wait([key])
     finally:
         store.delete_key(is_open)
     store.set(f"{group}, all", "")
