@@ -174,16 +174,21 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
 	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of
 	@# Python 3.11 cannot make wheels by itself.
-	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
+	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1' 'uv>=0.9'
 	@$(RUN) -c 'import build_backend; print(*build_backend.requirements("$*"), sep="\n")' > $(VENV)/requirements-$*.txt
-	@# Compilers keep the cores busy while packages are downloaded. They are started by their names.
+	@# Compilers keep the cores busy while packages are downloaded. They are started by their names. uv takes a third of
+	@# the processor time of pip, whose settings, such as a mirror, it does not read. Modules are compiled when they are
+	@# first imported: those of torch here, or each process of the tests would compile them at the same time.
 	@echo 'compiling the native modules, and installing the packages of pyproject.toml[$*] meanwhile: takes minutes'; \
 	export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; \
 	rm -rf $(VENV)/editable; mkdir $(VENV)/editable; \
 	(while sleep 30; do echo "  busy for $$SECONDS s"; done) & ticks=$$!; \
 	$(RUN) -c 'import build_backend; build_backend.build_editable("$(VENV)/editable")' & compiled=$$!; \
 	trap 'kill $$ticks $$compiled 2>/dev/null || :' EXIT; \
-	$(RUN) -m pip install --quiet --requirement $(VENV)/requirements-$*.txt; \
+	requirements="--quiet --requirement $(VENV)/requirements-$*.txt"; \
+	if $(RUN) -m pip config list | grep -q index || ! $(RUN) -m uv pip install --python $(RUN) $$requirements; \
+		then $(RUN) -m pip install --no-compile $$requirements; fi; \
+	$(RUN) -c 'import torch'; \
 	echo "  packages are installed after $$SECONDS s"; \
 	wait $$compiled; \
 	$(RUN) -m pip install --quiet --no-deps --force-reinstall $(VENV)/editable/*.whl

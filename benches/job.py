@@ -153,16 +153,18 @@ def with_job(
 def train_with_checkpoints(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Make steps with a checkpoint now and then; report what each step took, and whether one was being written."""
     model, _ = training()
-    # It is only copied and written: in use it would make steps longer.
-    n_rows = options["checkpoint_mb"] * 10**6 // 4 // WIDTH
-    model.ballast = torch.nn.Linear(WIDTH, n_rows, bias=False).requires_grad_(False)
+    # It is only copied and written, with two moments for each weight: in use it would make steps longer.
+    n_rows = options["checkpoint_mb"] * 10**6 // 4 // WIDTH // 3
+    model.ballast = torch.nn.Linear(WIDTH, n_rows, bias=False)
     if size > 1:
         dist.init_process_group("gloo", init_method=f"file://{options['store']}", rank=rank, world_size=size)
         fully_shard(model.ballast)
         fully_shard(model)
-    state = sf.TrainingState(
-        model, torch.optim.SGD([one for one in model.parameters() if one.requires_grad], 1e-3)
-    )
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    ballast = model.ballast.weight
+    moments = {name: torch.zeros_like(ballast) for name in ("exp_avg", "exp_avg_sq")}
+    optimizer.state[ballast] = {"step": torch.zeros(()), **moments}
+    state = sf.TrainingState(model, optimizer)
     data = sf.LiveData(
         "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=options["frontend"]
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -45,21 +46,25 @@ class WholeState:
         """
         self._state.check()
 
-    def opened(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
         """Have the state ready to be written in a block."""
-        return nullcontext()
+        with ThreadPoolExecutor(1, "softs-copy") as self._beside:
+            # Its thread starts now: later there may be no memory for one.
+            self._beside.submit(int).result()
+            yield
 
     def loads(self) -> list[Callable[[Path], None]]:
         """Return what loads a verified checkpoint, for `CheckpointFolder.load`."""
         return [lambda path: load_state(path, self._state)]
 
     def copy(self) -> None:
-        """Copy the state into memory that is kept.
+        """Copy the state into memory that is kept; what optimizers keep, beside the next step.
 
         Raises:
             ConfigError: A part of it cannot be written; the text names it.
         """
-        self._text, self._copies = self._state.snapshot(self._copies)
+        self._text, self._copies = self._state.snapshot(self._copies, self._beside)
 
     @property
     def n_bytes(self) -> int:
@@ -72,5 +77,6 @@ class WholeState:
         Raises:
             OSError: It cannot be written.
         """
+        self._state.copied()
         write_state(folder, self._text, self._copies)
         return {}

@@ -14,8 +14,8 @@ from test_training_state import Net, Wire, assert_same, cases, optimizer_of
 from torch import nn, optim
 
 from softs_fast.coordination.node import TrainingState, following
+from softs_fast.coordination.node.sent_trees import digest, send_tree
 from softs_fast.coordination.node.state_tree import decode_tree, encode_tree
-from softs_fast.coordination.node.training_state import digest, send_tree
 from softs_fast.errors import ConfigError
 
 

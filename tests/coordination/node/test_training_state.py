@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import io
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.node import TrainingState
 from softs_fast.errors import ConfigError
@@ -424,3 +429,55 @@ def test_gradients_outside_of_the_model_are_refused() -> None:
     strategy: Any = Mean()
     with pytest.raises(ConfigError, match=r'parameter 2 of a group of "optimizer", \[1, 2\], has a gradient'):
         TrainingState(net, optimizer).reduce(strategy)
+
+
+class Held(Executor):
+    """Runs what it is given when it is told to."""
+
+    def submit(self, work: Any, /, *args: Any, **options: Any) -> Future[Any]:
+        self._future: Future[Any] = Future()
+        self._work = functools.partial(work, *args, **options)
+        return self._future
+
+    def run(self) -> None:
+        self._future.set_result(self._work())
+
+
+class InPlace(optim.Adam):
+    """Loads a state into the tensors that it has."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        for own, loaded in zip(self.state.values(), state_dict["state"].values(), strict=True):
+            for name, one in own.items():
+                one.copy_(loaded[name])
+
+
+@pytest.mark.parametrize("change", ["apply", "load"])
+def test_what_an_optimizer_keeps_may_be_copied_until_it_is_changed(change: str) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = InPlace(model.parameters())
+    state = TrainingState(model, optimizer)
+
+    def backward() -> None:
+        model(torch.ones(1, 3)).sum().backward()
+
+    backward()
+    state.apply()
+    expected = {place: one.clone() for place, one in state.tensors().items()}
+    other = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    for moments in other["optimizer"]["state"].values():
+        moments["exp_avg"].zero_()
+    held = Held()
+    _, copies = state.snapshot({}, held)
+    # The weights are in the snapshot already.
+    with torch.no_grad():
+        model.weight.data.zero_()
+    backward()
+    changes = threading.Thread(target=state.apply if change == "apply" else lambda: state.load(other))
+    changes.start()
+    time.sleep(0.05)
+    held.run()
+    changes.join(WATCHDOG_S)
+    state.copied()
+    assert_same(copies, expected)
+    assert (optimizer.state[model.weight]["step"] == 2) == (change == "apply")

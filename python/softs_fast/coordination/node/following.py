@@ -19,7 +19,8 @@ from ...errors import PeerLost
 from ..job.messages import Follow, Table
 from ..session.store import SessionStore
 from .engines import EngineOf, link_engine, memory_engine
-from .training_state import TrainingState, digest, receive_tree
+from .sent_trees import digest, receive_tree
+from .training_state import TrainingState
 
 __all__ = ["Channel", "Comparison", "can_follow", "follow", "pair"]
 

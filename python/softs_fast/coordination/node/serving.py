@@ -18,8 +18,9 @@ from ...errors import PeerLost
 from ...process import join
 from ...user_code import text_of_error
 from .following import Channel, pair
+from .sent_trees import send_tree
 from .state_tree import encode_tree
-from .training_state import TrainingState, send_tree
+from .training_state import TrainingState
 
 __all__ = ["Serving"]
 

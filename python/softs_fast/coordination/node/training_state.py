@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ... import kernels
 from ...collectives import Overlap, ReduceOp, ShmStrategy, Strategy
-from ...errors import ConfigError, WireError
+from ...errors import ConfigError
 from ...tensors.optimizers import load_optimizer
 from ...user_code import is_ctrl_c, text_of_error
-from .state_tree import MAX_TREE_BYTES, decode_tree, encode_tree
+from .sent_trees import MAX_REFUSAL_BYTES, receive_tree, send_tree
+from .state_tree import decode_tree, encode_tree
 
 #: Entry of the reduced gradients that says which parameters have one on any rank.
 _PRESENCE = "which parameters have a gradient"
@@ -64,6 +64,9 @@ class TrainingState:
         self._apply = apply or optimizer.step
         self._applied: list[Callable[[], object]] = []
         self._means: dict[str, torch.Tensor] = {}
+        # The copy of what optimizers keep, for the last snapshot.
+        self._copying: Future[None] = Future()
+        self._copying.set_result(None)
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
 
@@ -130,6 +133,7 @@ class TrainingState:
 
     def apply(self) -> None:
         """Apply the gradients, and drop them."""
+        wait([self._copying])
         try:
             self._apply()
             for applied in self._applied:
@@ -205,7 +209,7 @@ class TrainingState:
             if is_ctrl_c(error):
                 raise
             refusal = text_of_error(error)
-            text = refusal.encode()[:_MAX_REFUSAL_BYTES]
+            text = refusal.encode()[:MAX_REFUSAL_BYTES]
         send_tree(strategy, text, tensors, is_refusal=bool(refusal))
         return refusal
 
@@ -232,6 +236,7 @@ class TrainingState:
         """
         if not isinstance(states, dict) or states.keys() != self._parts.keys():
             raise ConfigError(f"the source has {list(states)}; this worker has {list(self._parts)}")
+        wait([self._copying])
         for name, part in self._parts.items():
             try:
                 if isinstance(part, Optimizer):
@@ -243,17 +248,40 @@ class TrainingState:
             except Exception as error:
                 raise ConfigError(f'the state of the source does not fit "{name}": {error}') from error
 
-    def snapshot(self, before: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, torch.Tensor]]:
+    def snapshot(
+        self, before: Mapping[str, torch.Tensor], beside: Executor | None = None
+    ) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return a copy of the state: JSON without the tensors, and these in host memory, contiguous, by their places.
 
         Args:
             before: Tensors of an earlier copy, which is not needed any more: new memory costs several times the copy.
+            beside: Copies what optimizers keep in host memory while the next step computes its gradients; `copied` waits
+                for it. Weights are copied at once: a program may write them at any time, optimizers alone write theirs.
 
         Raises:
             ConfigError: A part of the state cannot be written so; the text names it.
         """
         text, tensors = self._encoded()
-        return text, {name: _copied(tensor, before.get(name)) for name, tensor in tensors.items()}
+        copies = {name: _fitting(tensor, before.get(name)) for name, tensor in tensors.items()}
+        is_kept = self._is_kept()
+        now: list[str] = []
+        later: list[str] = []
+        for name, tensor in tensors.items():
+            can_wait = beside is not None and is_kept(name) and tensor.device.type == "cpu"
+            (later if can_wait else now).append(name)
+
+        def copy(names: list[str]) -> None:
+            for name in names:
+                kernels.copy(tensors[name].detach(), copies[name])
+
+        copy(now)
+        if beside is not None:
+            self._copying = beside.submit(copy, later)
+        return text, copies
+
+    def copied(self) -> None:
+        """Wait until the tensors of the last snapshot are whole."""
+        self._copying.result()
 
     def load_snapshot(self, text: bytes, receive: Callable[[torch.Tensor], None]) -> None:
         """Go on with the state of a snapshot.
@@ -342,8 +370,13 @@ class TrainingState:
     def _is_replayed(self) -> Callable[[str], bool]:
         """Return what tells by its place whether only `apply` changes a tensor: weights, and states of optimizers."""
         weights = {f"model.{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        is_kept = self._is_kept()
+        return lambda place: place in weights or is_kept(place)
+
+    def _is_kept(self) -> Callable[[str], bool]:
+        """Return what tells by its place whether a tensor is in the state of an optimizer."""
         states = tuple(f"{name}.state." for name, part in self._parts.items() if isinstance(part, Optimizer))
-        return lambda place: place in weights or place.startswith(states)
+        return lambda place: place.startswith(states)
 
     def _encoded(self, is_kept: Callable[[str], bool] | None = None) -> tuple[bytes, dict[str, torch.Tensor]]:
         states = {name: part.state_dict() for name, part in self._parts.items()}
@@ -373,86 +406,6 @@ class TrainingState:
                         )
 
 
-#: Longest text of a refusal.
-_MAX_REFUSAL_BYTES = 2000
-# Numbers of 64 bits in a row of a digest.
-_ROW = 1024
-
-
-def send_tree(
-    strategy: Strategy, text: bytes, tensors: Mapping[str, torch.Tensor], *, is_refusal: bool = False
-) -> None:
-    """Send an encoded tree to all ranks that `receive_tree`.
-
-    Args:
-        strategy: Strategy of this rank and of those that receive.
-        text: JSON of the tree; or, as a refusal, why there is none.
-        tensors: Tensors of the tree.
-        is_refusal: Whether the text is a refusal.
-
-    Raises:
-        PeerLost: A rank was lost.
-    """
-    source = strategy.rank
-    # A refusal is announced by a negative length.
-    strategy.broadcast_tensor(torch.tensor([-len(text) if is_refusal else len(text)], device="cpu"), source)
-    strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
-    for tensor in tensors.values():
-        if tensor.numel():
-            strategy.broadcast_tensor(_bytes_of(tensor), source)
-
-
-def receive_tree(strategy: Strategy, source: int, kept: Mapping[str, torch.Tensor] | None = None) -> Any:
-    """Return the tree of a rank that calls `send_tree`.
-
-    Args:
-        strategy: Strategy of this rank, the source, and others that receive.
-        source: Rank of the source.
-        kept: Tensors that this rank has already, by their places in the tree.
-
-    Raises:
-        PeerLost: A rank was lost.
-        WireError: The tree is malformed.
-        ConfigError: The source has sent a refusal; the text says why.
-    """
-    length = torch.zeros(1, dtype=torch.int64, device="cpu")
-    strategy.broadcast_tensor(length, source)
-    n_bytes = abs(int(length))
-    if not 0 < n_bytes <= MAX_TREE_BYTES:
-        raise WireError(f"the source announces a state of {n_bytes} bytes; at most {MAX_TREE_BYTES}")
-    tree = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
-    strategy.broadcast_tensor(tree, source)
-    text = tree.numpy().tobytes()
-    if int(length) < 0:
-        said = text[:_MAX_REFUSAL_BYTES].decode(errors="replace")
-        raise ConfigError(f"rank {source} cannot send its state: {said}")
-
-    def receive(tensor: torch.Tensor) -> None:
-        if tensor.numel():
-            strategy.broadcast_tensor(_bytes_of(tensor), source)
-
-    return decode_tree(text, receive, kept)
-
-
-def digest(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return a number below 2**62 by which tensors that have to be equal differ if they are not.
-
-    Each place of a row of 8 KiB is summed, at the speed of memory, and the sums are hashed: tensors differ unnoticed if all
-    their differences cancel out in each of these sums.
-
-    Args:
-        tensors: Tensors by name, in any order.
-    """
-    found = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(tensors.items()):
-        data = _bytes_of(tensor).numpy()
-        whole = data.size // (8 * _ROW) * 8 * _ROW
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found.update(data[:whole].view(np.int64).reshape(-1, _ROW).sum(axis=0, dtype=np.int64).tobytes())
-        found.update(data[whole:].tobytes())
-    return int.from_bytes(found.digest()) >> 2
-
-
 def _refuse(parameter: torch.Tensor) -> None:
     raise ConfigError(
         f"a gradient of {list(parameter.shape)} is computed after step.backward(), which has reduced it: call that for the "
@@ -474,10 +427,16 @@ def _check_dtypes(own: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
             )
 
 
+def _fitting(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
+    """Return host memory for a copy of a tensor: that of another copy if it fits."""
+    if copy is not None and copy.shape == tensor.shape and copy.dtype == tensor.dtype:
+        return copy
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
 def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
     """Return a copy of a tensor in host memory, in that of another copy if it fits."""
-    if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    copy = _fitting(tensor, copy)
     kernels.copy(tensor.detach(), copy)
     return copy
 
@@ -490,8 +449,3 @@ def _joined(tensors: Collection[torch.Tensor], copy: torch.Tensor | None) -> tor
     for part, tensor in zip(torch.split(copy, sizes), tensors, strict=True):
         kernels.copy(tensor, part.view(tensor.shape))
     return copy
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a tensor as bytes of host memory; of a plain one, its own."""
-    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
