@@ -21,6 +21,8 @@ CUDA_ROOMS := collectives gpu tensors
 CRATES = $(addprefix -p ,$(CRATES_$(ROOM)))
 HAS_RUST = $(or $(if $(ROOM),,yes),$(CRATES))
 HAS_LOOM = $(or $(if $(ROOM),,yes),$(filter softs-shm,$(CRATES)))
+# What runs beside pytest.
+BESIDE = $(strip $(if $(HAS_RUST),.tested-rust) $(if $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),.tested-standin),.tested-standin))
 LOOM := cargo test -p softs-shm --features loom --lib loom_tests
 # Most tests wait for other processes: four at a time keep two cores busy. The number is the same on every machine.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
@@ -62,21 +64,25 @@ test: $(VENV)/.installed-dev ## each guarantee once: cargo test, pytest, and the
 test-all: $(VENV)/.installed-dev ## all tests but the slow ones, whole examples, pages and builds too; before a release
 	@$(TESTS)
 
-# One that fails does not keep the others from running. Tests in Rust wait for half of their time: once compiled, they
-# run beside pytest, and what they say comes after its report. A job of the background would ignore Ctrl-C.
+# One that fails does not keep the others from running. Tests in Rust wait for half of their time, and those on the
+# stand-in for most: they run beside pytest, and what they say comes after its report. A job of the background would
+# ignore Ctrl-C.
 define TESTS
 	failed=0; \
 	run() { echo "$$*"; "$$@" || failed=1; }; \
-	$(if $(HAS_RUST),run cargo test --tests --no-run $(CRATES); said=$$(mktemp); trap 'rm -f $$said' EXIT; \
-		env --default-signal=INT $(MAKE) --no-print-directory --keep-going .tested-rust >$$said 2>&1 & pid=$$!;) \
+	$(if $(HAS_RUST),run cargo test --tests --no-run $(CRATES);) \
+	$(if $(BESIDE),said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+		env --default-signal=INT $(MAKE) --no-print-directory --keep-going $(BESIDE) >$$said 2>&1 & pid=$$!;) \
 	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
-	$(if $(HAS_RUST),wait $$pid || failed=1; cat $$said;) \
-	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
+	$(if $(BESIDE),wait $$pid || failed=1; cat $$said;) \
 	exit $$failed
 endef
 
 # These files are never made.
 .tested-rust: .tested-crates $(if $(HAS_LOOM),.tested-loom)
+
+.tested-standin:
+	$(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS)
 
 .tested-crates:
 	cargo test --tests --no-fail-fast $(CRATES)
