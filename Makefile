@@ -117,6 +117,10 @@ lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stu
 	cargo test --tests --no-run
 	cargo test -p softs-shm --features loom --lib --no-run
 
+# Modules of tests, compiled once: each process of pytest would do that at the same time.
+.compiled-python:
+	@$(RUN) -m pytest --collect-only -qq >/dev/null
+
 setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
 
 bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benches/results and docs/benchmarks.md

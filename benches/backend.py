@@ -13,9 +13,11 @@ import json
 import os
 import select
 import signal
+import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,12 +83,13 @@ def main() -> None:
             flush=True,
         )
     print(
-        f'\n| all_reduce, 2 hosts x 2 ranks, {options.megabits:g} Mb/s | "softs" ms | "softs+plain" ms | gloo ms | gloo / softs |\n'
-        "|---|---|---|---|---|"
+        f'\n| 2 hosts x 2 ranks, {options.megabits:g} Mb/s | "softs" ms | "softs+plain" ms | gloo ms | TCP alone ms | gloo / softs |\n'
+        "|---|---|---|---|---|---|"
     )
-    for n_bytes, (ours, plain, theirs) in between_hosts(options.megabits * 1e6).items():
+    for n_bytes, (ours, plain, theirs, line) in between_hosts(options.megabits * 1e6).items():
         print(
-            f"| {int(n_bytes) >> 10} KiB | {ours * 1e3:.1f} | {plain * 1e3:.1f} | {theirs * 1e3:.1f} | {theirs / ours:.1f} |"
+            f"| {int(n_bytes) >> 10} KiB | {ours * 1e3:.1f} | {plain * 1e3:.1f} | {theirs * 1e3:.1f} | {line * 1e3:.1f} | "
+            f"{theirs / ours:.1f} |"
         )
     late = [ms for _ in range(options.kills) for ms in kill_once()]
     print(
@@ -256,16 +259,38 @@ def time_hosts(rank: int, address: str) -> None:
     register()
     dist.init_process_group("gloo", init_method=f"tcp://{address}:29500", rank=rank, world_size=4)
     groups = {name: dist.new_group(backend=name) for name in ("softs", "softs+plain", "gloo")}
+    line = connected(rank, address)
     found = {}
     for n_bytes in (1 << 20, 1 << 22, 1 << 24):
         whole = torch.ones(n_bytes // 4)
-        ways = {
+        ways: dict[str, Callable[[], Any]] = {
             name: functools.partial(dist.all_reduce, whole, group=group) for name, group in groups.items()
         }
+        ways["line"] = functools.partial(exchange, line, n_bytes)
         found[n_bytes] = [wall for wall, _ in in_turns(ways, 5, unused=1)]
     dist.destroy_process_group()
     if rank == 0:
         print(json.dumps(found))
+
+
+def connected(rank: int, address: str) -> socket.socket | None:
+    """Return a connection of the first ranks of both hosts; None on the others."""
+    server = socket.create_server((address, 29501)) if rank == 0 else None
+    dist.barrier()
+    if server is not None:
+        return server.accept()[0]
+    return socket.create_connection((address, 29501)) if rank == 2 else None
+
+
+def exchange(line: socket.socket | None, n_bytes: int) -> None:
+    """Send as many bytes as an all-reduce of two hosts must, and receive as many meanwhile."""
+    if line is None:
+        return
+    sending = threading.Thread(target=line.sendall, args=(bytes(n_bytes),))
+    sending.start()
+    while n_bytes:
+        n_bytes -= len(line.recv(min(n_bytes, 1 << 20)))
+    sending.join()
 
 
 def until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:

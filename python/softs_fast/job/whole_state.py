@@ -59,7 +59,7 @@ class WholeState:
         return [lambda path: load_state(path, self._state)]
 
     def copy(self) -> None:
-        """Copy the state into memory that is kept; what optimizers keep, beside the next step.
+        """Copy the state into memory that is kept; what the optimizer keeps, beside the next step.
 
         Raises:
             ConfigError: A part of it cannot be written; the text names it.

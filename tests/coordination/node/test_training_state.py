@@ -452,17 +452,22 @@ class InPlace(optim.Adam):
                 one.copy_(loaded[name])
 
 
-@pytest.mark.parametrize("change", ["apply", "load"])
+@pytest.mark.parametrize("change", ["step", "function", "load"])
 def test_what_an_optimizer_keeps_may_be_copied_until_it_is_changed(change: str) -> None:
     model = nn.Linear(3, 2)
     optimizer = InPlace(model.parameters())
-    state = TrainingState(model, optimizer)
+
+    def without_a_step() -> None:
+        for moments in optimizer.state.values():
+            moments["exp_avg"].zero_()
+
+    state = TrainingState(model, optimizer, apply=without_a_step if change == "function" else None)
 
     def backward() -> None:
         model(torch.ones(1, 3)).sum().backward()
 
     backward()
-    state.apply()
+    optimizer.step()
     expected = {place: one.clone() for place, one in state.tensors().items()}
     other = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
     for moments in other["optimizer"]["state"].values():
@@ -470,14 +475,15 @@ def test_what_an_optimizer_keeps_may_be_copied_until_it_is_changed(change: str) 
     held = Held()
     _, copies = state.snapshot({}, held)
     # The weights are in the snapshot already.
-    with torch.no_grad():
-        model.weight.data.zero_()
+    model.weight.data.zero_()
     backward()
-    changes = threading.Thread(target=state.apply if change == "apply" else lambda: state.load(other))
+    changes = threading.Thread(
+        target={"step": optimizer.step, "load": lambda: state.load(other)}.get(change, state.apply)
+    )
     changes.start()
     time.sleep(0.05)
     held.run()
     changes.join(WATCHDOG_S)
     state.copied()
     assert_same(copies, expected)
-    assert (optimizer.state[model.weight]["step"] == 2) == (change == "apply")
+    assert not torch.equal(optimizer.state[model.weight]["exp_avg"], copies["optimizer.state.0.exp_avg"])

@@ -64,9 +64,10 @@ class TrainingState:
         self._apply = apply or optimizer.step
         self._applied: list[Callable[[], object]] = []
         self._means: dict[str, torch.Tensor] = {}
-        # The copy of what optimizers keep, for the last snapshot.
+        # The copy of what the optimizer keeps, for the last snapshot; and what waits for it before any step of the optimizer.
         self._copying: Future[None] = Future()
         self._copying.set_result(None)
+        self._settles: RemovableHandle | None = None
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
 
@@ -133,7 +134,7 @@ class TrainingState:
 
     def apply(self) -> None:
         """Apply the gradients, and drop them."""
-        wait([self._copying])
+        self._settle()
         try:
             self._apply()
             for applied in self._applied:
@@ -236,7 +237,7 @@ class TrainingState:
         """
         if not isinstance(states, dict) or states.keys() != self._parts.keys():
             raise ConfigError(f"the source has {list(states)}; this worker has {list(self._parts)}")
-        wait([self._copying])
+        self._settle()
         for name, part in self._parts.items():
             try:
                 if isinstance(part, Optimizer):
@@ -255,19 +256,20 @@ class TrainingState:
 
         Args:
             before: Tensors of an earlier copy, which is not needed any more: new memory costs several times the copy.
-            beside: Copies what optimizers keep in host memory while the next step computes its gradients; `copied` waits
-                for it. Weights are copied at once: a program may write them at any time, optimizers alone write theirs.
+            beside: Copies what `optimizer` keeps in host memory while the next step computes its gradients; `copied` waits
+                for it. All else is copied at once: a program may write weights at any time, the optimizer alone its state.
 
         Raises:
             ConfigError: A part of the state cannot be written so; the text names it.
         """
         text, tensors = self._encoded()
         copies = {name: _fitting(tensor, before.get(name)) for name, tensor in tensors.items()}
-        is_kept = self._is_kept()
         now: list[str] = []
         later: list[str] = []
         for name, tensor in tensors.items():
-            can_wait = beside is not None and is_kept(name) and tensor.device.type == "cpu"
+            can_wait = (
+                beside is not None and name.startswith("optimizer.state.") and tensor.device.type == "cpu"
+            )
             (later if can_wait else now).append(name)
 
         def copy(names: list[str]) -> None:
@@ -277,11 +279,17 @@ class TrainingState:
         copy(now)
         if beside is not None:
             self._copying = beside.submit(copy, later)
+            if self._settles is None:
+                self._settles = self.optimizer.register_step_pre_hook(self._settle)
         return text, copies
 
     def copied(self) -> None:
         """Wait until the tensors of the last snapshot are whole."""
         self._copying.result()
+
+    def _settle(self, *step: object) -> None:
+        """Have the copy of what the optimizer keeps be whole before that changes."""
+        wait([self._copying])
 
     def load_snapshot(self, text: bytes, receive: Callable[[torch.Tensor], None]) -> None:
         """Go on with the state of a snapshot.
@@ -370,13 +378,8 @@ class TrainingState:
     def _is_replayed(self) -> Callable[[str], bool]:
         """Return what tells by its place whether only `apply` changes a tensor: weights, and states of optimizers."""
         weights = {f"model.{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        is_kept = self._is_kept()
-        return lambda place: place in weights or is_kept(place)
-
-    def _is_kept(self) -> Callable[[str], bool]:
-        """Return what tells by its place whether a tensor is in the state of an optimizer."""
         states = tuple(f"{name}.state." for name, part in self._parts.items() if isinstance(part, Optimizer))
-        return lambda place: place.startswith(states)
+        return lambda place: place in weights or place.startswith(states)
 
     def _encoded(self, is_kept: Callable[[str], bool] | None = None) -> tuple[bytes, dict[str, torch.Tensor]]:
         states = {name: part.state_dict() for name, part in self._parts.items()}
