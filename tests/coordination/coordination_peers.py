@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -151,8 +152,10 @@ class Lines(io.TextIOBase):
 def coordinate(options: list[str]) -> None:
     """Run ``softs-fast coordinator run`` with options."""
     warnings.simplefilter("error")
-    sys.stdout, sys.stderr = Lines("line", sys.stdout), Lines("log", sys.stdout)
-    if status := cli.main(["coordinator", "run", *options]):
+    lines, log = Lines("line", sys.stdout), Lines("log", sys.stdout)
+    with redirect_stdout(lines), redirect_stderr(log):
+        status = cli.main(["coordinator", "run", *options])
+    if status:
         sys.exit(status)
 
 
