@@ -133,7 +133,7 @@ def work(options: dict[str, Any]) -> None:
         say("done", result=result)
 
 
-class Lines(io.TextIOBase):
+class Reported(io.TextIOBase):
     """A stream of which each line is an event."""
 
     def __init__(self, event: str, out: TextIO) -> None:
@@ -152,7 +152,7 @@ class Lines(io.TextIOBase):
 def coordinate(options: list[str]) -> None:
     """Run ``softs-fast coordinator run`` with options."""
     warnings.simplefilter("error")
-    lines, log = Lines("line", sys.stdout), Lines("log", sys.stdout)
+    lines, log = Reported("line", sys.stdout), Reported("log", sys.stdout)
     with redirect_stdout(lines), redirect_stderr(log):
         status = cli.main(["coordinator", "run", *options])
     if status:
