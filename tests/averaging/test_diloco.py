@@ -152,7 +152,7 @@ def loses_a_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) 
 
 
 # Into the middle of the reduction, which takes some 30 ms, at different places.
-@pytest.mark.parametrize("delay_s", [0.0, 0.012])
+@pytest.mark.parametrize("delay_s", [pytest.param(0.0, marks=pytest.mark.full), 0.012])
 def test_a_rank_that_is_killed_in_a_reduction_costs_no_training_step(tmp_path: Path, delay_s: float) -> None:
     n_inner, seen = survived(loses_a_rank, tmp_path, delay_s)
     assert n_inner == 8

@@ -1,15 +1,16 @@
-"""One rank of a training on several hosts: `hosts_ranks.py RANK SIZE ADDRESS BACKEND` reduces until a rank is lost.
-
-With a word more it does something else: `leave` after a broadcast, or `send` to a rank that takes nothing.
-"""
+"""Ranks of a training on several hosts, which report what they do."""
 
 from __future__ import annotations
 
-import sys
+import os
+import signal
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from networks import enter
 
 from softs_fast.collectives import LinkStrategy
 from softs_fast.collectives.backend import register
@@ -17,40 +18,31 @@ from softs_fast.errors import PeerLost
 
 N = 300_000
 
-
-def connected(rank: int, size: int, address: str) -> LinkStrategy:
-    """Connect without torch.distributed."""
-    return LinkStrategy(timeout_s=100.0).init(rank, size, f"softs://{address}:29501")
+Say = Callable[[Any], None]
 
 
-def main() -> None:
-    """Print the number of calls now and then, and the error."""
-    rank, size, address, backend = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+def on_hosts(
+    say: Say, rank: int, size: int, pids: list[int], address: str, token: str, act: Callable[..., None]
+) -> None:
+    """Join on the host of a process of it, and do something."""
+    enter(pids[rank])
+    os.environ["SOFTS_FAST_TOKEN_FILE"] = token
     register()
     dist.init_process_group(
-        backend,
-        init_method=f"{'tcp' if backend == 'softs+plain' else 'softs'}://{address}:29500",
+        "softs",
+        init_method=f"softs://{address}:29500",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=100),
     )
-    print("joined", flush=True)
-    word = "".join(sys.argv[5:])
-    if word == "leave":
-        whole = torch.full((N,), 3.0 if rank == 0 else 0.0)
-        dist.broadcast(whole, 0)
-        print(int(whole.sum()), flush=True)
-        dist.destroy_process_group()
-        return
-    if word == "send":
-        with connected(rank, size, address) as strategy, strategy.engine.call("send"):
-            if rank == 1:
-                sys.stdin.read()
-            try:
-                strategy.engine.broadcast(torch.zeros(64 << 20, dtype=torch.uint8), 0)
-            except PeerLost as error:
-                print(error, flush=True)
-                raise
+    say("joined")
+    act(say, rank, size, address)
+    # A host that is cut off cannot be told.
+    dist.destroy_process_group()
+
+
+def reduce_until_lost(say: Say, rank: int, size: int, address: str) -> None:
+    """Report the number of each call, and the error."""
     number = 0
     try:
         while True:
@@ -58,12 +50,29 @@ def main() -> None:
             dist.all_reduce(whole)
             assert (whole == size * number + sum(range(size))).all(), whole
             number += 1
-            print(number, flush=True)
+            say(number)
     except PeerLost as error:
-        print(error, flush=True)
-    # A host that is cut off cannot be told.
-    dist.destroy_process_group()
+        say(str(error))
 
 
-if __name__ == "__main__":
-    main()
+def leave_after_a_broadcast(say: Say, rank: int, size: int, address: str) -> None:
+    """Report the sum of what has come."""
+    whole = torch.full((N,), 3.0 if rank == 0 else 0.0)
+    dist.broadcast(whole, 0)
+    say(int(whole.sum()))
+
+
+def send_to_a_rank_that_takes_nothing(say: Say, rank: int, size: int, address: str) -> None:
+    """Report the error of rank 0."""
+    # Without torch.distributed.
+    with (
+        LinkStrategy(timeout_s=100.0).init(rank, size, f"softs://{address}:29501") as strategy,
+        strategy.engine.call("send"),
+    ):
+        if rank == 1:
+            signal.pause()
+        try:
+            strategy.engine.broadcast(torch.zeros(64 << 20, dtype=torch.uint8), 0)
+        except PeerLost as error:
+            say(str(error))
+            raise

@@ -6,8 +6,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ import torch
 import torch.distributed as dist
 from backend_ranks import pretend_hosts
 from fork_check import check_fork
+from scripts import run_script
 from token_files import credentials, token_file
 from torch.distributed import PrefixStore, Store
 from waiting import WATCHDOG_S, eventually, free_ports
@@ -249,17 +248,20 @@ def test_the_token_file_of_a_place_is_enough_for_hosts(tmp_path: Path) -> None:
     assert ranks.run(on_two_hosts, 2, f"softs://127.0.0.1:{port}?token_file={token}") == [2.0] * 2
 
 
-def test_rank_and_number_of_ranks_are_those_of_torchrun() -> None:
-    init = "dist.init_process_group('softs', init_method='softs://')"
-    script = f"import torch.distributed as dist, softs_fast.collectives; {init}; print(dist.get_world_size())"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{script}; dist.barrier(); dist.destroy_process_group()"],
-        env=os.environ | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"127.0.0.1:{free_ports()[0]}"},
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG_S,
-        check=False,
-    )
+OF_TORCHRUN = """
+import torch.distributed as dist, softs_fast.collectives
+dist.init_process_group("softs", init_method="softs://")
+print(dist.get_world_size())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_rank_and_number_of_ranks_are_those_of_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OF_TORCHRUN)
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"127.0.0.1:{free_ports()[0]}"}
+    done = run_script(script, os.environ | place)
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 

@@ -2,22 +2,21 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import hierarchies
+import networks
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
 from fork_check import check_fork
 from lost_ranks import NEVER_S, SOON_S, until_lost
-from waiting import free_ports
+from networks import enter
 
 from softs_fast.collectives import (
     HierarchicalStrategy,
@@ -362,70 +361,28 @@ def test_the_loss_of_the_store_is_an_error_in_a_bounded_time(tmp_path: Path, how
     assert "cannot be survived" in text
 
 
-APART = """
-import os, signal, sys, threading
-rank, size, port, here = *map(int, sys.argv[1:4]), int(sys.argv[4])
-sys.path[:0] = sys.argv[5:]
-import torch
-from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, Schedule, ShmStrategy
-from softs_fast.errors import ConfigError, PeerLost
-torch.set_num_threads(1)
-print(flush=True)
-first = rank
-for _ in range(here - 1):
-    if os.fork() == 0:
-        rank += _ + 1
-        break
-local = ShmStrategy(timeout_s=300, schedule=Schedule(1 << 15, 1 << 16))
-engine = LinkStrategy(timeout_s=300)
-strategy = HierarchicalStrategy(local, engine).init(rank, size, f"tcp://127.0.0.1:{port}")
-tensor = torch.zeros(2_500_001)
-strategy.all_reduce(tensor)
-if rank == 3:
-    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGKILL]).start()
-try:
-    while True:
-        strategy.all_reduce(tensor)
-except PeerLost:
-    pass
-try:
-    strategy.rebuild()
-except ConfigError as error:
-    assert "some ranks have completed" in str(error), error
-tensor.fill_(rank)
-strategy.all_reduce(tensor)
-assert tensor.eq(3).all()
-os.write(1, f"{strategy.rank} {strategy.nodes}\\n".encode())
-strategy.barrier()
-strategy.close()
-if rank == first and here > 1:
-    os.wait()
-# An interpreter that has imported torch needs a second of a core to end, which is not what is tested.
-os._exit(0)
-"""
+def goes_on_apart(say: Callable[[Any], None], rank: int, size: int, pids: list[int], place: str) -> list[Any]:
+    enter(pids[rank // 2])
+    local = ShmStrategy(timeout_s=NEVER_S, schedule=hierarchies.SCHEDULE)
+    engine = LinkStrategy(timeout_s=NEVER_S, plain=True)
+    strategy = HierarchicalStrategy(local, engine).init(rank, size, place)
+    tensor = torch.zeros(N)
+    strategy.all_reduce(tensor)
+    if rank == 3:
+        threading.Timer(0.2, die).start()
+    until_lost(strategy, tensor)
+    rebuild(strategy, None)
+    told = check(strategy, tensor, rank)
+    strategy.barrier()
+    strategy.close()
+    return told
 
 
-def test_ranks_of_nodes_apart_meet_at_the_address_of_their_init(tmp_path: Path) -> None:
-    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no unprivileged namespaces on this machine")
-    [port] = free_ports()
-    nodes = [
-        subprocess.Popen(
-            [*apart, sys.executable, "-c", APART, str(first), "4", str(port), "2", *sys.path],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for first in (0, 2)
-    ]
-    try:
-        # They have imported torch.
-        assert [cast(IO[str], node.stdout).readline() for node in nodes] == ["\n", "\n"]
-        told = [node.communicate(timeout=ranks.WATCHDOG_S) for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-            node.communicate()
-    assert sorted(told[0][0].splitlines()) == ["0 [[0, 1], [2]]", "1 [[0, 1], [2]]"], told
-    assert told[1][0] == "2 [[0, 1], [2]]\n", told
+def test_ranks_of_nodes_apart_meet_at_the_address_of_their_init() -> None:
+    if reason := networks.why_not():
+        pytest.skip(reason)
+    with networks.Network() as network:
+        hosts = [network.host(), network.host()]
+        place = f"tcp://{hosts[0].address}:29500"
+        told = ranks.run(goes_on_apart, 4, [host.pid for host in hosts], place)
+    assert told == [*([n, [[0, 1], [2]], 3.0] for n in range(3)), None]

@@ -107,7 +107,13 @@ def all_operations(say: Callable[[Any], None], rank: int, size: int, folder: str
 
 @pytest.mark.parametrize(
     ("size", "schedule"),
-    [(1, SCHEDULES[0]), (2, SCHEDULES[0]), (3, SCHEDULES[1]), (3, SCHEDULES[2]), (4, SCHEDULES[1])],
+    [
+        (1, SCHEDULES[0]),
+        (2, SCHEDULES[0]),
+        (3, SCHEDULES[1]),
+        (3, SCHEDULES[2]),
+        pytest.param(4, SCHEDULES[1], marks=pytest.mark.full),
+    ],
 )
 def test_results_are_those_of_torch(tmp_path: Path, size: int, schedule: Schedule) -> None:
     hashes = ranks.run(all_operations, size, str(tmp_path), schedule)

@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from networks import Host
 from patience import LOST_AFTER_S
-from waiting import Lines, free_ports
+from process import Zygote
+from waiting import eventually, free_ports
 
-WORKER = Path(__file__).with_name("worker_process.py")
+PEERS = Path(__file__).with_name("coordination_peers.py")
 
 
-class Coordinator(Lines):
+class Killed(Protocol):
+    """What ends when it is told to, and is told again."""
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+
+
+One = TypeVar("One", bound=Killed)
+
+
+class Peer:
+    """A process of a coordinator or a worker."""
+
+    def __init__(self, role: str, options: Any, host: Host | None = None) -> None:
+        self.process = Zygote.of(PEERS, "softs_fast.coordination.server").fork(role, options, host=host)
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        self.process.kill()
+
+
+class Coordinator(Peer):
     """A coordinator; `address` is where it listens."""
 
-    def __init__(self, *options: str, prefix: Sequence[str] = ()) -> None:
-        super().__init__(["-W", "error", "-m", "softs_fast", "coordinator", "run", *options], prefix)
+    def __init__(self, *options: str, host: Host | None = None) -> None:
+        super().__init__("coordinator", options, host)
         self.address = ""
+
+    def line(self) -> str:
+        """Return its next line."""
+        return str(self.process.event("line")["text"])
+
+    def logged(self, text: str) -> str:
+        """Wait for a line with a text in its log; the line."""
+        return eventually(
+            lambda: next((line for line in list(self.process.logs) if text in line), ""),
+            lambda: f"{text!r}; logged: {self.process.logs}",
+        )
 
     def started(self) -> Coordinator:
         """Wait until it listens."""
@@ -47,16 +85,20 @@ class Coordinator(Lines):
             return client.administer(action)
 
 
-class Worker(Lines):
+class Worker(Peer):
     """A worker; it reports what its listener is told, as events."""
 
     def __init__(self, address: str, worker_id: str, **options: Any) -> None:
         self.worker_id = worker_id
-        super().__init__([str(WORKER), json.dumps({"address": address, "worker_id": worker_id, **options})])
+        super().__init__("worker", {"address": address, "worker_id": worker_id, **options})
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Drop events up to the next one of a name; that one."""
+        return self.process.event(name)
 
     def order(self, command: str, *arguments: Any) -> None:
         """Have it do something, of which events are awaited: these may come before it is done."""
-        self.tell(json.dumps([command, *arguments]))
+        self.process.tell(json.dumps([command, *arguments]))
 
     def ask(self, command: str, *arguments: Any) -> Any:
         """Have it do something; the result."""
@@ -68,19 +110,17 @@ class Cluster:
     """Processes that end with the test."""
 
     def __init__(self) -> None:
-        self._all: list[Lines] = []
+        self._all: list[Killed] = []
 
-    def add(self, process: Lines) -> Lines:
+    def add(self, process: One) -> One:
         """Have a process end with the test."""
         self._all.append(process)
         return process
 
-    def coordinator(self, *options: str, listen: str = "", prefix: Sequence[str] = ()) -> Coordinator:
+    def coordinator(self, *options: str, listen: str = "", host: Host | None = None) -> Coordinator:
         """A coordinator that listens, at a port that no connection takes while another one starts there after it."""
         listen = listen or f"127.0.0.1:{free_ports()[0]}"
-        coordinator = Coordinator(
-            "--listen", listen, "--lost-after", str(LOST_AFTER_S), *options, prefix=prefix
-        )
+        coordinator = Coordinator("--listen", listen, "--lost-after", str(LOST_AFTER_S), *options, host=host)
         self._all.append(coordinator)
         return coordinator.started()
 
@@ -94,6 +134,4 @@ class Cluster:
     def end(self) -> None:
         """Kill all."""
         for process in self._all:
-            if process.process.poll() is None:
-                process.signal(signal.SIGCONT)
             process.kill()

@@ -213,7 +213,8 @@ def test_holders_of_a_token_need_no_invite(serve: Any, tmp_path: Path) -> None:
 
 def test_one_worker_is_killed_and_one_joins_late(serve: Any, tmp_path: Path) -> None:
     """The killed one costs its lease once, and the rounds go on with those that are there."""
-    zygote = Zygote.of(Path(__file__).parent / "remote_worker.py")
+    # The first optimizer of a process imports torch._dynamo, which takes a second.
+    zygote = Zygote.of(Path(__file__).parent / "remote_worker.py", "torch._dynamo")
     server = serve(JOB, EXACT, LINGER, world_size=3, rounds=100_000, lost_after_s=6.0, scale_rate="none")
     options = {"invite": str(server.invite), "delay": 0.02}
     workers: list[Process] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -30,6 +31,7 @@ _HOST = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-pro
 _KINDS = {"user": 0x10000000, "net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000, "pid": 0x20000000}
 _CLONE_FS = 0x00000200
 _PR_SET_DUMPABLE = 4
+_PR_SET_PDEATHSIG = 1
 # No interface has it: what is sent there is lost, and the sender is told nothing.
 _NOWHERE = "02:00:00:00:00:01"
 
@@ -268,6 +270,21 @@ def move_to(pid: int) -> None:
     finally:
         for fd in descriptors.values():
             os.close(fd)
+
+
+def enter(pid: int) -> None:
+    """Go on as a process of the host of another one; the caller's process waits for it, and ends as it does.
+
+    It must have one thread. If it is killed, the one on the host is, too.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    move_to(pid)
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _held(command: list[str]) -> subprocess.Popen[str]:

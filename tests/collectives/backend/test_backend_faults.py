@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pkgutil
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -195,31 +193,6 @@ def test_a_lost_rank_is_an_error_of_backward(tmp_path: Path) -> None:
         told = running.receive(0)
         assert not isinstance(told, ranks.Raised), told.trace
         assert f"rank 1 (process {pids[1]}" in told
-
-
-PROGRAM = """
-import sys
-import torch
-import torch.distributed as dist
-from softs_fast.collectives.backend import register
-register()
-dist.init_process_group("softs", init_method="file://" + sys.argv[1], rank=0, world_size=1)
-dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
-work = dist.all_reduce(torch.ones(1 << 22), async_op=True)
-print("ends")
-"""
-
-
-def test_a_process_may_end_without_leaving_the_group(tmp_path: Path) -> None:
-    """A thread that is still inside of torch when the interpreter ends would abort it: once in twelve times."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
 
 
 def late(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:

@@ -107,7 +107,7 @@ def made_anew(say: Callable[[Any], None], rank: int, size: int, folder: str) -> 
         gc.collect()
         dist.barrier(async_op=True).wait()  # type: ignore[union-attr]
         before = descriptors()
-        for _ in range(20):
+        for _ in range(4):
             n_before = n_in_place()
             assert torch.equal(trained(group, rank), first)
             assert n_in_place() > n_before

@@ -40,7 +40,7 @@ class SiteOfHosts:
             *options,
             *("--tls-cert", self._cert, "--tls-key", self._key, "--tls-ca", str(self._authority.file)),
             listen=f"{self.first.address}:{_PORT}",
-            prefix=self.first.prefix(),
+            host=self.first,
         )
 
     def trainer(self, host: Host, number: int, **options: Any) -> Trainer:

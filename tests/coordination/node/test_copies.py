@@ -90,7 +90,11 @@ def test_a_follower_that_is_stopped_holds_up_no_one_and_one_that_is_slow_is_wait
 
 @pytest.mark.parametrize(
     ("engine", "dies"),
-    [("memory", SNAPSHOT - 1), ("memory", SNAPSHOT), ("link", SNAPSHOT)],
+    [
+        ("memory", SNAPSHOT - 1),
+        ("memory", SNAPSHOT),
+        pytest.param("link", SNAPSHOT, marks=pytest.mark.full),
+    ],
     indirect=["engine"],
 )
 def test_a_source_that_dies_while_another_worker_copies(
@@ -109,12 +113,12 @@ def test_a_source_that_dies_while_another_worker_copies(
     check_steps(trainers)
 
 
-@pytest.mark.parametrize("dies", [SNAPSHOT - 1, SNAPSHOT])
-def test_a_worker_that_dies_while_it_copies(coordinator: Coordinator, start: Start, dies: int) -> None:
+def test_workers_that_die_while_they_copy(coordinator: Coordinator, start: Start) -> None:
     trainers = three(start, coordinator)
-    follower = begin(start, coordinator, 3, in_copy=(dies, signal.SIGKILL))
-    while "it has ended" not in follower.events(waits=True):
-        pass
+    for dies in (SNAPSHOT - 1, SNAPSHOT):
+        follower = begin(start, coordinator, 3, in_copy=(dies, signal.SIGKILL))
+        while "it has ended" not in follower.events(waits=True):
+            pass
     trainers.append(begin(start, coordinator, 3))
     for trainer in trainers:
         until_size(trainer, 4)

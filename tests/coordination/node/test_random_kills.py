@@ -32,7 +32,7 @@ def kill(cluster: Cluster, start: Start, engine: str, seed: int, n_kills: int, f
 @pytest.mark.parametrize(
     ("engine", "seed", "n_kills"),
     [
-        ("memory", 1000, 15),
+        ("memory", 1000, 8),
         pytest.param("memory", 1003, 15, marks=pytest.mark.full),
         pytest.param("nodes", 1000, 10, marks=pytest.mark.full),
     ],

@@ -10,24 +10,30 @@ from coordinator_process import Cluster
 from trainers import Start, by_engine, check, check_steps, until_size
 
 
-# With memory it is one of the random kills.
-@pytest.mark.parametrize(("engine", "number"), [("link", 3), ("link", 0), ("nodes", 0)], indirect=["engine"])
+# With memory it is one of the random kills; the last rank is killed in the body of a step below.
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [("link", 0), *(pytest.param(*one, marks=pytest.mark.full) for one in (("link", 3), ("nodes", 0)))],
+    indirect=["engine"],
+)
 def test_a_worker_that_is_killed_and_started_again(
     cluster: Cluster, start: Start, number: int, tmp_path: Path
 ) -> None:
     coordinator = cluster.coordinator("--world-size", "4")
-    dies = {"check": "dies_once", "checks_at": 20, "victim": number, "folder": str(tmp_path)}
-    trainers = [start(coordinator, one, n_steps=60, **dies) for one in range(4)]
+    dies = {"check": "dies_once", "checks_at": 10, "victim": number, "folder": str(tmp_path)}
+    trainers = [start(coordinator, one, n_steps=30, **dies) for one in range(4)]
     trainers[number].process.join()
-    trainers[number] = start(coordinator, number, n_steps=60, model_seed=99, **dies)
+    trainers[number] = start(coordinator, number, n_steps=30, model_seed=99, **dies)
     joined = trainers[number].event("joined")
     assert joined["epoch"] >= 2
-    assert joined["committed"] >= 19
-    check(trainers, 60)
+    assert joined["committed"] >= 9
+    check(trainers, 30)
 
 
 @pytest.mark.parametrize(
-    ("engine", "number"), [("link", 3), ("link", 0), ("memory", 3), ("nodes", 3)], indirect=["engine"]
+    ("engine", "number"),
+    [("link", 0), ("memory", 3), ("nodes", 3), pytest.param("link", 3, marks=pytest.mark.full)],
+    indirect=["engine"],
 )
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start, number: int) -> None:
     coordinator = cluster.coordinator(
@@ -95,10 +101,10 @@ def test_workers_that_are_all_lost_go_on_from_the_last_checkpoint_of_which_all_f
     data[len(data) // 2] ^= 4
     Path(path).write_bytes(data)
     step = int(path.rpartition("-")[2]) - 10
-    again = [start(coordinator, one, n_steps=400, model_seed=50 + one, **options) for one in range(2)]
+    again = [start(coordinator, one, n_steps=step + 30, model_seed=50 + one, **options) for one in range(2)]
     for trainer in again:
         assert trainer.event("joined")["committed"] == step
-    check(again, 400)
+    check(again, step + 30)
 
 
 def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import itertools
@@ -11,19 +10,18 @@ import queue
 import re
 import select
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import ranks
 import torch
 from in_step import IN_STEP
+from networks import Host, enter
 from patience import pings
 from waiting import WATCHDOG_S
 
@@ -42,12 +40,6 @@ from softs_fast.coordination.session import session
 from softs_fast.errors import SoftsError
 
 N_WEIGHTS = 8
-
-
-if TYPE_CHECKING:
-    from networks import Host
-
-PR_SET_PDEATHSIG = 1
 
 
 class Training:
@@ -242,24 +234,8 @@ def train_on(
     say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any], host_pid: int
 ) -> None:
     """Train on a host of a network."""
-    from networks import move_to
-
-    move_to(host_pid)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    status = 1
-    try:
-        # If the process that waits is killed, this one ends, too.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        train(say, rank, size, options)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    enter(host_pid)
+    train(say, rank, size, options)
 
 
 class Trainer:

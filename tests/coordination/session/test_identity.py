@@ -93,7 +93,7 @@ def test_an_administrator_is_another_identity(cluster: Cluster, tls: Tls) -> Non
         with pytest.raises(ConfigError, match='"w1" is no administrator'):
             other.administer(Evict(0, "mine"))
     admin = cluster.worker(tls.coordinator, "admin", credentials=tls.credentials("admin"))
-    assert "cannot be a worker" in admin.event("ended")["text"]
+    assert "cannot be a worker" in admin.event("over")["text"]
     with client(tls.coordinator, **tls.credentials("admin")) as real:
         assert any("evicted" in line for line in real.administer(Evict(0, "tired")))
     assert worker.event("Refused")["code"] == "evicted"
@@ -116,7 +116,7 @@ def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Pat
         ),
         ("w3", {}, "it speaks TLS, and this process does not; give --token-file"),
     ):
-        ended = cluster.worker(near, name, credentials=credentials).event("ended")
+        ended = cluster.worker(near, name, credentials=credentials).event("over")
         assert text in ended["text"]
         with client(near, **credentials) as stranger, pytest.raises(ConfigError, match=text):
             stranger.status()

@@ -23,7 +23,7 @@ def main() -> None:
     dist.all_reduce(total)
     found = {"rank": dist.get_rank(), "size": dist.get_world_size(), "total": int(total)}
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    print(json.dumps({"event": "reduced", "pid": os.getpid(), "restarts": restarts, **found}), flush=True)
+    print(json.dumps({"pid": os.getpid(), "restarts": restarts, **found}), flush=True)
     while not (folder / "end").exists():
         time.sleep(0.01)
     dist.destroy_process_group()

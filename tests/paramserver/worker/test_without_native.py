@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from waiting import WATCHDOG_S
+import ranks
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 from fake_server import FakeServer, linear
 
 from softs_fast.paramserver.wire.messages import RunConfig
-
-BLOCKED = """
-import sys
-sys.modules["softs_fast._core"] = None
-sys.modules["softs_fast._kernels"] = None
-"""
 
 JOB = """
 import torch
@@ -38,15 +34,19 @@ def job():
 """
 
 
-def run(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", BLOCKED + program, *arguments], cwd=folder, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+def without_native(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, *arguments: str
+) -> tuple[int, str]:
+    """Run the command in a folder; its exit status, and its errors."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "softs_fast"]:
+        del sys.modules[name]
+    sys.modules["softs_fast._core"] = sys.modules["softs_fast._kernels"] = None  # type: ignore[assignment]
+    os.chdir(folder)
+    sys.path.insert(0, "")
+    sys.stderr = io.StringIO()
+    from softs_fast.cli import main
 
-
-MAIN = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return main(arguments), sys.stderr.getvalue()
 
 
 def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
@@ -54,13 +54,12 @@ def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
     config = RunConfig(rounds=1000, batch_size=3)
     # The round waits for a second worker, which never comes.
     with FakeServer(linear(), config, need=2) as server:
-        process = run(
-            tmp_path, MAIN, "paramserver", "worker", str(server.invite), "tiny:job", "--device", "cpu"
-        )
-        server.wait_for(lambda: server.requests["GET /v1/model"] >= 2)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=WATCHDOG_S)
-        assert process.returncode == 130
+        command = ["paramserver", "worker", str(server.invite), "tiny:job", "--device", "cpu"]
+        with ranks.start(without_native, 1, str(tmp_path), *command) as running:
+            server.wait_for(lambda: server.requests["GET /v1/model"] >= 2)
+            os.kill(running.processes[0].pid, signal.SIGINT)
+            status, errors = running.receive(0)
+        assert status == 130
         assert "1 pushes of 3 samples counted, 0 stale" in errors
         assert "Traceback" not in errors
         assert server.left == ["w0"]

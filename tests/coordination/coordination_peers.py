@@ -1,24 +1,33 @@
-"""One worker in a process of its own: it says Ready whenever it can, reports what it is told, and does what it is asked."""
+"""A coordinator, or one worker, in a process of its own: forks of zygote.py that call `run`.
+
+A coordinator reports its lines. A worker says Ready whenever it can, reports what it is told, and does what it is asked.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import sys
 import threading
 import time
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from patience import pings
 
+from softs_fast import cli
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.requirements import import_grpc
 from softs_fast.coordination.session.session import Session
 from softs_fast.errors import ForkedError, SoftsError
 from softs_fast.records import plain
 
+import_grpc()
 _lock = threading.Lock()
 
 
@@ -78,7 +87,7 @@ class Member:
 
     def ended(self, error: SoftsError) -> None:
         """Report it."""
-        say("ended", kind=type(error).__name__, text=str(error))
+        say("over", kind=type(error).__name__, text=str(error))
 
 
 def forks(member: Member, n: int, how: str) -> list[int]:
@@ -101,9 +110,8 @@ def forks(member: Member, n: int, how: str) -> list[int]:
     return statuses
 
 
-def main() -> None:
+def work(options: dict[str, Any]) -> None:
     """Run until standard input ends."""
-    options = json.loads(sys.argv[1])
     files = {name: Path(path) for name, path in options.get("credentials", {}).items()}
     member = Member(options)
     member.session = Session(options["address"], member, ClientCredentials(**files), pings())
@@ -125,5 +133,32 @@ def main() -> None:
         say("done", result=result)
 
 
-if __name__ == "__main__":
-    main()
+class Reported(io.TextIOBase):
+    """A stream of which each line is an event."""
+
+    def __init__(self, event: str, out: TextIO) -> None:
+        self._event, self._out, self._rest = event, out, ""
+
+    def write(self, text: str) -> int:
+        """Report whole lines."""
+        with _lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+            for line in lines:
+                self._out.write(json.dumps({"event": self._event, "text": line}) + "\n")
+            self._out.flush()
+        return len(text)
+
+
+def coordinate(options: list[str]) -> None:
+    """Run ``softs-fast coordinator run`` with options."""
+    warnings.simplefilter("error")
+    lines, log = Reported("line", sys.stdout), Reported("log", sys.stdout)
+    with redirect_stdout(lines), redirect_stderr(log):
+        status = cli.main(["coordinator", "run", *options])
+    if status:
+        sys.exit(status)
+
+
+def run(role: str, options: Any) -> None:
+    """Run a peer."""
+    {"coordinator": coordinate, "worker": work}[role](options)
