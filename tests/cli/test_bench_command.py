@@ -19,7 +19,7 @@ from softs_fast.cli.bench import render
 
 
 def test_it_measures(command: Command, tmp_path: Path, short_path: Path) -> None:
-    arguments = ["bench", "--duration", "1.5", "--sample-bytes", "64", "100000", "64", "--json"]
+    arguments = ["bench", "--duration", "0.5", "--sample-bytes", "64", "100000", "64", "--json"]
     status, out, errors = command.run(*arguments, TMPDIR=str(short_path))
     assert (status, errors) == (0, "")
     result = json.loads(out)

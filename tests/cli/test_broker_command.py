@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from market import Market
-from shell import Command
+from shell import Command, Run
 
 import softs_fast as sf
 
@@ -75,27 +75,29 @@ def test_it_serves_the_control_channel_too(command: Command, frontend: str, back
     assert command.end(process)[0] == 0
 
 
-def test_wildcards_are_resolved(command: Command) -> None:
+def test_wildcards_are_resolved(command: Command, run: Run) -> None:
     process, said = started(command, "--frontend", "tcp://127.0.0.1:*", "--backend", "tcp://127.0.0.1:*")
     assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", said["frontend"])
-    status, out, _ = command.run("status", said["frontend"])
+    status, out, _ = run("status", said["frontend"])
     assert status == 0
     assert f"broker     {said['frontend']}" in out
     assert command.end(process)[0] == 0
 
 
-def test_an_endpoint_in_use(command: Command, market: Market) -> None:
+def test_an_endpoint_in_use(run: Run, market: Market) -> None:
     market.broker()
-    status, out, errors = command.run("broker", "--frontend", market.frontend, "--backend", market.backend)
+    status, out, errors = run("broker", "--frontend", market.frontend, "--backend", market.backend)
     assert (status, out) == (1, "")
     assert errors.startswith("softs-fast: ")
     assert "in use" in errors
     assert errors.count("\n") == 1
 
 
-def test_nothing_is_reachable_from_other_machines_unless_asked_for(command: Command, backend: str) -> None:
+def test_nothing_is_reachable_from_other_machines_unless_asked_for(
+    command: Command, run: Run, backend: str
+) -> None:
     everywhere = ["--frontend", "tcp://0.0.0.0:*", "--backend", backend]
-    status, _, errors = command.run("broker", *everywhere)
+    status, _, errors = run("broker", *everywhere)
     assert status == 1
     assert "allow_remote" in errors
     process, said = started(command, *everywhere, "--allow-insecure")
@@ -122,13 +124,11 @@ def test_an_address_that_metrics_cannot_have(
     assert not list(short_path.iterdir())
 
 
-def test_a_port_for_metrics_that_is_in_use(
-    command: Command, frontend: str, backend: str, short_path: Path
-) -> None:
+def test_a_port_for_metrics_that_is_in_use(run: Run, frontend: str, backend: str, short_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ends = ["--frontend", frontend, "--backend", backend]
-        status, out, errors = command.run("broker", *ends, "--metrics", f"127.0.0.1:{port}")
+        status, out, errors = run("broker", *ends, "--metrics", f"127.0.0.1:{port}")
     assert (status, out) == (1, ""), "it prints where it is once all of it is there"
     assert f"softs-fast: cannot serve metrics at 127.0.0.1:{port}" in errors
     assert not list(short_path.iterdir()), "the broker is gone, too"

@@ -105,14 +105,12 @@ def test_metrics(command: Command) -> None:
             "job 'two' contradicts 'one' of the place",
         ),
         (["--world-size", "2", "--tls-cert", "c.pem"], "a certificate needs its key"),
-        (["--world-size", "2", "--state", "/nowhere/at/all"], "No such file"),
-        (["--world-size", "2", "--token-file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (["--world-size", "2", "--metrics", "0.0.0.0:0"], "page of metrics at 0.0.0.0:0 is reachable"),
     ],
 )
-def test_options_that_cannot_be(command: Command, options: list[str], text: str) -> None:
+def test_options_that_cannot_be(run: Run, options: list[str], text: str) -> None:
     listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
-    status, out, errors = command.run("coordinator", "run", "--log-level", "error", *listen, *options)
+    status, out, errors = run("coordinator", "run", "--log-level", "error", *listen, *options)
     assert (status, out) == (1, "")
     assert text in errors
     assert errors.count("\n") == 1
@@ -128,14 +126,20 @@ def test_a_second_coordinator_at_the_address(command: Command) -> None:
     assert command.end(process)[0] == 0
 
 
-def test_a_second_coordinator_with_the_state_file(command: Command, tmp_path: Path) -> None:
+def test_files_that_cannot_be_used(command: Command, tmp_path: Path) -> None:
+    """Looked at after gRPC has begun, which keeps descriptors in its process."""
     file = tmp_path / "state"
     process, _ = started(command, "--world-size", "2", "--state", str(file))
-    status, _, errors = command.run(
-        "coordinator", "run", "--world-size", "2", "--listen", "127.0.0.1:0", "--state", str(file)
-    )
-    assert status == 1
-    assert f"is in use by process {process.pid};" in errors
+    again = ["coordinator", "run", "--log-level", "error", "--world-size", "2", "--listen", "127.0.0.1:0"]
+    for options, text in (
+        (["--state", str(file)], f"is in use by process {process.pid};"),
+        (["--state", "/nowhere/at/all"], "No such file"),
+        (["--token-file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+    ):
+        status, out, errors = command.run(*again, *options)
+        assert (status, out) == (1, "")
+        assert text in errors
+        assert errors.count("\n") == 1
     assert command.end(process)[0] == 0
     file.write_bytes(file.read_bytes()[:-1])
     process, _ = started(command, "--world-size", "2", "--state", str(file), "--job", "job")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
+import ranks
 from shell import Command
-from waiting import free_ports
+from waiting import eventually, free_ports
 
 from softs_fast.cli import main
 
@@ -96,16 +100,37 @@ def test_a_run_of_the_page(
     assert float(capsys.readouterr().out.splitlines()[-1]) > 0.9
 
 
-def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path) -> None:
-    given = ["--world-size", "1", "--rounds", "5"]
+def serve(say: object, rank: int, size: int, folder: Path, *arguments: str) -> int:
+    """Run a server in this process; its output goes to a file, and its status is returned."""
+    sys.path.insert(0, str(folder))
+    files = ["--state", str(folder / "s.state"), "--output", str(folder / "model.pth")]
+    with open(folder / "out", "w") as file, redirect_stdout(file):
+        return main(["paramserver", "run", "page_job:job", "--log-level", "error", *files, *arguments])
+
+
+def test_sigterm_ends_the_process_and_not_the_run(folder: Path) -> None:
+    """In forks of a process that has torch, which takes seconds to import."""
+    out = folder / "out"
+
+    @contextmanager
+    def served(listen: str) -> Iterator[tuple[str, ranks.Ranks]]:
+        out.unlink(missing_ok=True)
+        with ranks.start(
+            serve, 1, folder, "--world-size", "1", "--rounds", "5", "--listen", listen
+        ) as server:
+            eventually(lambda: out.exists() and out.read_text().count("\n") == 3, "it serves")
+            yield out.read_text().splitlines()[1], server
+
     # The next one listens there, too: no port that the kernel gives to others meanwhile.
-    server, invite, _ = started(command, folder, *given, "--listen", f"127.0.0.1:{free_ports()[0]}")
-    assert command.end(server, signal.SIGTERM)[0] == 0
-    again, same, _ = started(command, folder, *given, "--listen", invite.rpartition("//")[2])
-    assert same == invite
-    status, out, _ = command.end(again, signal.SIGINT)
-    assert status == 0
-    assert out.startswith("interrupted; version 0, ")
+    with served(f"127.0.0.1:{free_ports()[0]}") as (invite, server):
+        os.kill(server.processes[0].pid, signal.SIGTERM)
+        assert server.receive(0) == 0
+        assert "interrupted" not in out.read_text()
+    with served(invite.rpartition("//")[2]) as (same, again):
+        assert same == invite
+        os.kill(again.processes[0].pid, signal.SIGINT)
+        assert again.receive(0) == 0
+        assert out.read_text().splitlines()[3].startswith("interrupted; version 0, ")
 
 
 @pytest.mark.parametrize(

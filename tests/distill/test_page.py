@@ -69,7 +69,8 @@ def programs(short_path: Path) -> Iterator[Programs]:
     programs.kill()
 
 
-def test_quick_start(programs: Programs) -> None:
+def test_quick_start_and_batch_config(programs: Programs) -> None:
+    """Both in one program of those that need torch, which takes seconds to import."""
     (config,) = page.blocks("1. Define your data format with BatchConfig")
     (broker,) = page.blocks("2. Start the broker")
     (worker,) = page.blocks("3. Start worker(s)")
@@ -81,14 +82,6 @@ def test_quick_start(programs: Programs) -> None:
         "    if seen == 20:\n        break\n"
     )
     student = student.replace("    # Training loop...\n", training) + "print('trained')\n"
-    running = [programs.start("broker", broker), programs.start("worker", config, worker)]
-    trainer = programs.start("student", config, student, with_torch=True)
-    assert "trained" in programs.end(trainer, None)
-    for process in reversed(running):
-        programs.end(process, signal.SIGINT)
-
-
-def test_batch_config(programs: Programs) -> None:
     (block,) = page.blocks("BatchConfig API")
     tensors = (
         "import torch\nhidden_tensor = torch.randn(512, 768).bfloat16(); label_tensor = torch.arange(512)\n"
@@ -97,8 +90,15 @@ def test_batch_config(programs: Programs) -> None:
         "assert config.nbytes() == 790528 == len(data)\n"
         "assert tensors['hidden'].equal(hidden_tensor) and hidden.equal(hidden_tensor)\n"
         "assert config.tensor_names == ['hidden', 'labels'] and config.get_spec('hidden').dtype == 'bfloat16'\n"
+        "print('packed')\n"
     )
-    programs.end(programs.start("program", tensors, block, checks), None)
+    running = [programs.start("broker", broker), programs.start("worker", config, worker)]
+    trainer = programs.start("student", config, student, tensors, block, checks, with_torch=True)
+    text = programs.end(trainer, None)
+    assert "trained" in text
+    assert "packed" in text
+    for process in reversed(running):
+        programs.end(process, signal.SIGINT)
 
 
 def test_yaml_and_hydra(programs: Programs) -> None:

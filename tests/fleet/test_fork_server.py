@@ -111,12 +111,12 @@ def test_processes_end_with_their_server(output: tuple[int, int]) -> None:
 
 #: A fleet's process that ends, and leaves a fork with the socket of its server.
 FORKED = """
-import os
+import os, time
 from softs_fast.fleet.fork_server import server_for
 
 server = server_for({})
 while not server.is_ready():
-    pass
+    time.sleep(0.01)
 if os.fork() == 0:
     os.read(0, 1)
 else:

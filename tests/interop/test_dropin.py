@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 import softs_fast
 from softs_fast import dropin
@@ -47,11 +48,6 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "train.py"
 
 
-def test_modules_are_the_same_objects(script: Path) -> None:
-    script.write_text(CHECK)
-    run(script)
-
-
 def test_the_real_softs_is_left_alone() -> None:
     spec = importlib.util.find_spec("softs")
     assert spec is not None
@@ -81,11 +77,11 @@ def test_modules_code_and_standard_input(tmp_path: Path) -> None:
     assert run("-", "z", stdin=CHECK + "import sys; print(sys.argv)") == "['-', 'z']\n"
 
 
-def test_exceptions_end_the_program_as_usual(script: Path) -> None:
-    script.write_text("import softs\nsofts.TensorSpec('x', (-1,), 'int8')\n")
+def test_modules_are_the_same_objects_and_exceptions_end_the_program_as_usual(script: Path) -> None:
+    script.write_text(f"{CHECK}softs.TensorSpec('x', (-1,), 'int8')\n")
     out = run(script, code=1)
     assert "ConfigError" in out
-    assert f'File "{script}", line 2' in out
+    assert f'File "{script}", line {CHECK.count(chr(10)) + 1}' in out
 
 
 @pytest.mark.parametrize("options", [("-X", "utf8=1"), ("-O", "-u", "-W", "ignore::UserWarning")])
@@ -134,9 +130,10 @@ def test_subprocesses(script: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_data_loader_workers(script: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
+def test_data_loader_workers(script: Path, method: str) -> None:
     script.write_text(f"""
-import torch
+import softs_fast.dropin
 from torch.utils.data import DataLoader, Dataset
 
 class Checks(Dataset):
@@ -151,20 +148,27 @@ class Checks(Dataset):
         return index
 
 if __name__ == "__main__":
-    loader = DataLoader(Checks(), num_workers=1, multiprocessing_context="spawn")
+    softs_fast.dropin.install()
+    loader = DataLoader(Checks(), num_workers=1, multiprocessing_context="{method}")
     print([int(index) for index in loader])
 """)
-    # On a busy machine torch's worker may end before it has released its semaphores, which is not ours to check.
-    assert run(script, python=("-W", "ignore:resource_tracker")) == "[0, 1]\n"
+    if method == "spawn":
+        # On a busy machine torch's worker may end before it has released its semaphores, which is not ours to check.
+        assert run(script, python=("-W", "ignore:resource_tracker")) == "[0, 1]\n"
+        return
+    # A fork of a process that has torch, which takes seconds to import.
+    done = run_script(script)
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
 
 
 def test_pickles_of_both_packages_are_read(script: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs.pickle"
-    program = (
-        "import pickle, softs; config = softs.make_xy_config((2,), 'int8', (), 'int8')\n"
-        f"pickle.dump(config.specs, open({str(theirs)!r}, 'wb'))"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    script.write_text(f"""
+import pickle, softs
+config = softs.make_xy_config((2,), "int8", (), "int8")
+pickle.dump(config.specs, open({str(theirs)!r}, "wb"))
+""")
+    assert run_script(script).returncode == 0
     ours = tmp_path / "ours.pickle"
     ours.write_bytes(pickle.dumps(softs_fast.make_xy_config((2,), "int8", (), "int8").specs))
     script.write_text(f"""

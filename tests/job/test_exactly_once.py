@@ -113,18 +113,21 @@ def ranks_share_unevenly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake",
+    ("mistake", "size"),
     [
-        hands_out,
-        strides_of_the_first_day,
-        goes_on_in_the_midst,
-        position_stays_at_home,
-        position_counts_begun_steps,
-        ranks_share_unevenly,
+        (hands_out, (2, 3, 2, 1)),
+        (strides_of_the_first_day, (2, 3, 2, 1)),
+        (goes_on_in_the_midst, (2, 3, 2, 1)),
+        # A rank that joins is enough for these two, and no fault for the last one.
+        (position_stays_at_home, (1, 1, 2, 1)),
+        (position_counts_begun_steps, (1, 1, 2, 1)),
+        (ranks_share_unevenly, (2, 3, 1, 0)),
     ],
 )
-def test_mistakes_are_found(mistake: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_found(
+    mistake: object, size: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert callable(mistake)
     mistake(monkeypatch)
     with pytest.raises((AssertionError, IndexError), match=r"J2|J4|a step|micro-batch|nothing"):
-        search(World(2, 3, 2, 1), most=5000)
+        search(World(*size), most=5000)

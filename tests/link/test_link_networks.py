@@ -105,19 +105,15 @@ def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, ver
         assert joined.took() == 50 * 8
 
 
-def test_a_stream_goes_on_after_a_cut(network: Network, short_path: Path) -> None:
+def test_a_stream_goes_on_after_a_cut_and_with_the_next_link(network: Network, short_path: Path) -> None:
     with Joined(network, short_path) as joined:
-        joined.begin(100)
+        joined.begin(50)
         joined.line.cut(*joined.hosts.values())
         # The length of the cut is what is tested: the link notices it.
         time.sleep(2.0)
         joined.line.heal()
-        assert joined.took() == 100 * 8
-
-
-def test_a_stream_goes_on_with_the_next_link(network: Network, short_path: Path) -> None:
-    with Joined(network, short_path) as joined:
-        joined.begin(100)
+        assert joined.took() == 50 * 8
+        joined.begin(50)
         joined.links["teachers"].kill()
         joined.join("teachers")
         assert joined.took() == 100 * 8

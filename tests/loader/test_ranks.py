@@ -1,9 +1,9 @@
 """Ranks and workers share a stream: each number goes to one of them, ordered or not."""
 
-import json
-import subprocess
-import sys
-from itertools import islice
+import multiprocessing
+import warnings
+from itertools import islice, product
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,66 +30,66 @@ from softs_fast.loader import endless, ranks
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 FIRST = ("0", "ipc:///unused", CONFIG, ShmMedium)
-#: What the two ranks of the script below take with each loader.
-N_BATCHES, B = 20, 4
+XY = softs_fast.make_xy_config((8,), "float32", (), "int64")
+#: What each of two ranks takes with each loader.
+N_BATCHES, B = 10, 4
 
-SCRIPT = """
-import json, sys
-from itertools import islice
-import torch
-import torch.distributed as dist
-import softs_fast as sf
 
-frontend, store, rank, n_batches, batch_size = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-config = sf.make_xy_config((8,), "float32", (), "int64")
-found = {}
-for ordered in (False, True):
-    for kind in ("main", "threads", "processes", "torch"):
-        workers = {"num_workers": 0 if kind == "main" else 2}
+def generate(product_id: str, sequence: int) -> bytes:
+    return XY.encode(x=torch.zeros(8), y=torch.tensor(sequence))
+
+
+def take(rank: int, frontend: str, store: str, pipe: Connection) -> None:
+    """Send what a rank takes with each kind of loader."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    found = {}
+    for ordered, kind in product((False, True), ("main", "threads", "processes", "torch")):
+        workers: dict[str, Any] = {"num_workers": 0 if kind == "main" else 2}
         if kind in ("processes", "torch"):
             workers["multiprocessing_context"] = "fork"
-        arguments = (f"{kind}{ordered}", frontend, config, sf.ShmMedium)
+        arguments = (f"{kind}{ordered}", frontend, XY, ShmMedium)
         if kind == "torch":
-            data = sf.SoftIterableDataset(*arguments, ordered=ordered)
-            loader = torch.utils.data.DataLoader(data, batch_size=batch_size, **workers)
+            data = SoftIterableDataset(*arguments, ordered=ordered)
+            loader: Any = torch.utils.data.DataLoader(data, batch_size=B, **workers)
         else:
-            loader = sf.SoftDataLoader(*arguments, ordered=ordered, batch_size=batch_size, **workers)
+            loader = SoftDataLoader(*arguments, ordered=ordered, batch_size=B, **workers)
             data = loader.soft_dataset
         batches = iter(loader)
-        numbers = torch.cat([batch["y"] for batch in islice(batches, n_batches)]).tolist()
+        numbers = torch.cat([batch["y"] for batch in islice(batches, N_BATCHES)]).tolist()
         if kind != "torch" and ordered:
             assert loader.state_dict() == {"positions": {arguments[0]: len(numbers)}, "world_size": 2}
         del batches
         data.close()
         found[f"{kind} {ordered}"] = numbers
-dist.destroy_process_group()
-print(json.dumps(found))
-"""
-
-
-def generate(product_id: str, sequence: int) -> bytes:
-    config = softs_fast.make_xy_config((8,), "float32", (), "int64")
-    return config.encode(x=torch.zeros(8), y=torch.tensor(sequence))
+    dist.destroy_process_group()
+    pipe.send(found)
 
 
 @pytest.mark.timeout(180)
 def test_two_ranks_with_two_workers_each_have_every_number_once(
     frontend: str, backend: str, tmp_path: Path
 ) -> None:
-    n_bytes = softs_fast.make_xy_config((8,), "float32", (), "int64").nbytes()
-    with served(frontend, backend, generate, [".*"], ShmMedium, n_bytes):
-        arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, frontend, str(tmp_path / "store")]
-        scripts = [
-            subprocess.Popen(
-                [*arguments, str(rank), str(N_BATCHES), str(B)], stdout=subprocess.PIPE, text=True
-            )
+    context = multiprocessing.get_context("forkserver")
+    found = []
+    with served(frontend, backend, generate, [".*"], ShmMedium, XY.nbytes()):
+        pipes = [context.Pipe() for _ in range(2)]
+        running = [
+            # No daemons: these have no children.
+            context.Process(target=take, args=(rank, frontend, str(tmp_path / "store"), pipes[rank][1]))
             for rank in range(2)
         ]
-        outs = [script.communicate()[0] for script in scripts]
-    assert [script.returncode for script in scripts] == [0, 0]
-    zero, one = (json.loads(out) for out in outs)
+        for process in running:
+            process.start()
+        for here, there in pipes:
+            there.close()
+            with here:
+                found.append(here.recv())
+        for process in running:
+            process.join()
+            process.close()
+    zero, one = found
     assert len(zero) == 8
     for kind in zero:
         for rank, numbers in enumerate((zero[kind], one[kind])):
@@ -105,12 +105,11 @@ def test_two_ranks_with_two_workers_each_have_every_number_once(
 def test_the_next_workers_of_an_unordered_loader_repeat_nothing(
     frontend: str, backend: str, num_workers: int
 ) -> None:
-    config = softs_fast.make_xy_config((8,), "float32", (), "int64")
-    with served(frontend, backend, generate, ["m"], ShmMedium, config.nbytes()):
+    with served(frontend, backend, generate, ["m"], ShmMedium, XY.nbytes()):
         loader = SoftDataLoader(
             "m",
             frontend,
-            config,
+            XY,
             ShmMedium,
             batch_size=B,
             rank=1,

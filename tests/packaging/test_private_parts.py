@@ -20,6 +20,7 @@ from typing import Any
 
 import forked
 import pytest
+import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -111,13 +112,16 @@ def test_accelerate_takes_what_is_prepared() -> None:
     assert Accelerator(cpu=True).prepare(loader) is loader
 
 
+def optimize_without_the_compiler(say: object, rank: int, size: int) -> None:
+    """Make the first optimizer of a process that cannot import the compiler."""
+    sys.modules["torch._dynamo"] = None  # type: ignore[assignment]
+    with pytest.raises(ImportError, match=r"torch\._dynamo"):
+        torch.optim.Adam([torch.zeros(1)])
+
+
 def test_the_first_optimizer_imports_the_compiler() -> None:
-    script = (
-        "import sys, torch; before = 'torch._dynamo' in sys.modules; "
-        "torch.optim.Adam([torch.zeros(1)]); print(before, 'torch._dynamo' in sys.modules)"
-    )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout == "False True\n", "tests/conftest.py need not import it for processes to come"
+    """Else tests/conftest.py need not import it for processes to come."""
+    ranks.run(optimize_without_the_compiler, 1)
 
 
 def test_the_default_store_can_be_had(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ PATHS = "import sys; sys.path[:0] = {paths!r}\n"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, in which native modules lie."""
-    return build(tmp_path_factory.mktemp("dist"))
+    return build(tmp_path_factory.mktemp("dist"), 0o022)
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,29 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def build(folder: Path, **environment: str) -> Path:
+def build(folder: Path, mask: int, **environment: str) -> Path:
     # maturin is a program of this environment, which need not be activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     program = f"import build_backend; build_backend.build_pure_wheel({str(folder)!r})"
     variables = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, env=variables | {"PATH": path} | environment,
+        [sys.executable, "-c", program], cwd=REPOSITORY, env=variables | {"PATH": path} | environment, umask=mask,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (made,) = folder.iterdir()
     return made
+
+
+def members(wheel: Path) -> tuple[list[tuple[object, ...]], set[tuple[int, ...]]]:
+    """All but the dates of the files in a wheel, and the dates."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = archive.infolist()
+    told = [
+        (one.filename, one.external_attr, one.CRC, one.compress_size, one.extra, one.flag_bits)
+        for one in found
+    ]
+    return told, {one.date_time for one in found}
 
 
 JOB = """
@@ -83,16 +94,36 @@ JOB = Job(model, loss, data, optimizer=lambda parameters: torch.optim.SGD(parame
 """
 
 
+#: Prints which names of the package work without native modules, and then the modules that do not, a line each.
+LOOK = """
+import importlib, pathlib, softs_fast
+assert softs_fast.__file__.startswith(sys.path[0]), softs_fast.__file__
+works = []
+for name in softs_fast.__all__:
+    try:
+        getattr(softs_fast, name)
+        works.append(name)
+    except ImportError as error:
+        text = str(error)
+        assert text.startswith(f"softs_fast.{name} needs native modules: "), text
+        assert "Linux on x86-64" in text and "softs-fast paramserver worker" in text, text
+print(*works)
+for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):
+    parts = path.relative_to(sys.path[0]).with_suffix("").parts
+    if "_dropin" in parts or parts[-1] in ("__main__", "dropin"):
+        continue
+    name = ".".join(parts).removesuffix(".__init__")
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        assert "Linux on x86-64" in str(error), (name, error)
+        print(name)
+"""
+
+
 def paths(installed: Path) -> str:
     """Has a process find the installed wheel, and the packages of this environment, but not this repository."""
     return PATHS.format(paths=[str(installed), sysconfig.get_path("purelib")])
-
-
-def run(installed: Path, program: str) -> list[str]:
-    command = [*RUN, paths(installed) + program]
-    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 def test_it_holds_the_package_and_no_native_module(wheel: Path) -> None:
@@ -119,52 +150,11 @@ def test_it_holds_the_package_and_no_native_module(wheel: Path) -> None:
     assert f'version = "{version}"' in (REPOSITORY / "Cargo.toml").read_text()
 
 
-def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
-    made = []
-    for name, mask in (("a", 0o022), ("b", 0o077)):
-        before = os.umask(mask)
-        try:
-            (tmp_path / name).mkdir()
-            made.append(build(tmp_path / name, SOURCE_DATE_EPOCH="1700000000").read_bytes())
-        finally:
-            os.umask(before)
-    assert made[0] == made[1]
-    with zipfile.ZipFile(tmp_path / "a" / f"{next((tmp_path / 'a').iterdir()).name}") as archive:
-        assert {member.date_time for member in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
-
-
-def test_what_needs_native_modules_says_where_they_are_and_what_works(installed: Path) -> None:
-    program = """
-import importlib, pathlib, softs_fast
-assert softs_fast.__file__.startswith(sys.path[0]), softs_fast.__file__
-works = []
-for name in softs_fast.__all__:
-    try:
-        getattr(softs_fast, name)
-        works.append(name)
-    except ImportError as error:
-        text = str(error)
-        assert text.startswith(f"softs_fast.{name} needs native modules: "), text
-        assert "Linux on x86-64" in text and "softs-fast paramserver worker" in text, text
-print(*works)
-for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):
-    parts = path.relative_to(sys.path[0]).with_suffix("").parts
-    if "_dropin" in parts or parts[-1] in ("__main__", "dropin"):
-        continue
-    name = ".".join(parts).removesuffix(".__init__")
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        assert "Linux on x86-64" in str(error), (name, error)
-        print(name)
-"""
-    works, *refused = run(installed, program)
-    assert "__version__" in works.split()
-    errors = {name for name in works.split() if name not in ("__version__", "setup_logging")}
-    assert {"ConfigError", "SoftsError", "WireError"} <= errors
-    assert not {"Broker", "Fleet", "SoftDataLoader", "BatchConfig", "Worker", "switch_model"} & errors
-    assert [name for name in refused if name.startswith("softs_fast.paramserver")] == []
-    assert {"softs_fast.market", "softs_fast.collectives.host", "softs_fast.kernels"} <= {*refused}
+def test_the_same_files_make_the_same_bytes_but_for_the_date(wheel: Path, tmp_path: Path) -> None:
+    files, dates = members(wheel)
+    assert dates == {(1980, 1, 1, 0, 0, 0)}
+    again = build(tmp_path, 0o077, SOURCE_DATE_EPOCH="1700000000")
+    assert members(again) == (files, {(2023, 11, 14, 22, 13, 20)})
 
 
 def test_the_command_says_it_too(installed: Path) -> None:
@@ -177,7 +167,10 @@ def test_the_command_says_it_too(installed: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_worker_of_it_trains_with_a_server(installed: Path, tmp_path: Path) -> None:
+def test_a_worker_of_it_trains_with_a_server_and_what_needs_native_modules_says_so(
+    installed: Path, tmp_path: Path
+) -> None:
+    """In one process, as torch takes seconds to import."""
     (tmp_path / "tiny.py").write_text(JOB)
     namespace: dict[str, Any] = {}
     exec(JOB, namespace)
@@ -185,7 +178,7 @@ def test_a_worker_of_it_trains_with_a_server(installed: Path, tmp_path: Path) ->
         listen="127.0.0.1:0", state=tmp_path / "state", output=tmp_path / "model.pth", linger_s=1.0
     )
     config = RunConfig(rounds=3, batch_size=4, push_codec="top_k", top_k_fraction=0.5)
-    program = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
+    program = f"from softs_fast.cli import main\nassert main(sys.argv[1:]) == 0\n{LOOK}"
     with Server(namespace["JOB"], RunOptions(world_size=1, rounds=3), config, files) as server:
         command = ["paramserver", "worker", "-", "tiny:JOB", "--device", "cpu", "--name", "mac"]
         worker = subprocess.Popen(
@@ -195,11 +188,18 @@ def test_a_worker_of_it_trains_with_a_server(installed: Path, tmp_path: Path) ->
         )  # fmt: skip
         watchdog = threading.Timer(WATCHDOG_S, worker.kill)
         watchdog.start()
-        _, errors = worker.communicate(f"{server.invite}\n")
+        out, errors = worker.communicate(f"{server.invite}\n")
         watchdog.cancel()
         assert worker.returncode == 0, errors
         assert "3 pushes of 12 samples counted" in errors
         assert "the run is over at version 3: all 3 rounds are done" in errors
+    works, *refused = out.splitlines()
+    assert "__version__" in works.split()
+    named = {name for name in works.split() if name not in ("__version__", "setup_logging")}
+    assert {"ConfigError", "SoftsError", "WireError"} <= named
+    assert not {"Broker", "Fleet", "SoftDataLoader", "BatchConfig", "Worker", "switch_model"} & named
+    assert [name for name in refused if name.startswith("softs_fast.paramserver")] == []
+    assert {"softs_fast.market", "softs_fast.collectives.host", "softs_fast.kernels"} <= {*refused}
 
 
 def test_a_release_may_have_it_beside_wheels_for_linux() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -235,13 +235,13 @@ def in_fork(use: Callable[[], object]) -> str:
         os.waitpid(child, 0)
 
 
-def hold(folder: str, address: str) -> None:
-    """Print a line of JSON for each handle: what comes of each use in a child, and then of the first one here."""
-    # What is imported is not collected in each child.
+def hold(pipe: Connection, folder: Path, address: str) -> None:
+    """Send for each handle its name, what comes of each use in a child, and then of the first one here."""
+    # The first optimizer of a process imports much, which is not collected in each child.
+    net()
     gc.collect()
     gc.freeze()
     with ExitStack() as stack:
-        for name, uses in everything(stack, Path(folder), address):
-            first, *_ = uses
+        for name, uses in everything(stack, folder, address):
             outcomes = {use: in_fork(call) for use, call in uses.items()}
-            print(json.dumps([name, outcomes, outcome(uses[first])]), flush=True)
+            pipe.send((name, outcomes, outcome(next(iter(uses.values())))))

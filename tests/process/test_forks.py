@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from coordinator_process import Coordinator
 from fork_check import check_fork
+from held_in_fork import hold
 
 import softs_fast as sf
 
-HOLD = "import sys, held_in_fork; held_in_fork.hold(*sys.argv[1:])"
+# Python 3.12 and later warn about a fork of a process with threads.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.mark.timeout(240)  # sixty forks, and the starts of a fleet and of a flow
 def test_no_handle_hangs_in_a_fork_or_harms_its_owner(short_path: Path) -> None:
     coordinator = Coordinator("--listen", "127.0.0.1:0", "--world-size", "1").started()
+    seen = set()
+    # Not this process: a test before may have used gRPC, which does not bear a fork.
+    context = multiprocessing.get_context("forkserver")
+    here, there = context.Pipe()
+    holder = context.Process(target=hold, args=(there, short_path, coordinator.address))
+    holder.start()
+    there.close()
     try:
-        ran = subprocess.run(
-            [sys.executable, "-c", HOLD, str(short_path), coordinator.address],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
+        with here, suppress(EOFError):
+            while True:
+                name, outcomes, afterwards = here.recv()
+                seen.add(name)
+                assert afterwards == "works", name
+                for use, told in outcomes.items():
+                    assert told == "works" or told.startswith("ForkedError: "), (name, use, told)
     finally:
+        holder.join()
+        status = holder.exitcode
+        holder.close()
         coordinator.kill()
-    seen = {}
-    for name, outcomes, afterwards in map(json.loads, ran.stdout.splitlines()):
-        seen[name] = outcomes
-        assert afterwards == "works", name
-        for use, outcome in outcomes.items():
-            assert outcome == "works" or outcome.startswith("ForkedError: "), (name, use, outcome)
-    assert {"LinkStrategy", "CoordinatorClient", "Fleet", "Flow.in_processes", "RemoteOptimizer"} <= set(seen)
+    assert status == 0
+    assert {"LinkStrategy", "CoordinatorClient", "Fleet", "Flow.in_processes", "RemoteOptimizer"} <= seen
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_locks_that_other_threads_hold_at_a_fork_are_not_waited_for_there(
     frontend: str, backend: str
 ) -> None:
@@ -61,7 +66,7 @@ def test_locks_that_other_threads_hold_at_a_fork_are_not_waited_for_there(
         for thread in threads:
             thread.start()
         try:
-            for _ in range(10):
+            for _ in range(5):
                 check_fork(supplier.hello, then=supplier.stop)
                 check_fork(lambda: client.n_blocks_held, then=client.close)
         finally:

@@ -8,7 +8,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from flow_processes import in_meeting
 from flows import ROWS, losses, results_of
@@ -78,13 +77,8 @@ def results(flow: df.Flow, n_steps: int) -> list[Any]:
         return [results_of(step) for step in flow.steps(n_steps)]
 
 
-@pytest.mark.parametrize(
-    ("layout", "hosts"), [("dp2", ("", "far")), ("dp2 tp2", ("far", "third", "far", "third"))]
-)
-def test_gradients_over_hosts_have_the_bits_of_one_host(
-    tmp_path: Path, layout: str, hosts: tuple[str, ...]
-) -> None:
-    arguments: dict[str, Any] = {"layout": layout, "n_workers": len(hosts)}
+def test_gradients_over_hosts_have_the_bits_of_one_host(tmp_path: Path) -> None:
+    hosts, arguments = ("far", "third", "", "third"), {"layout": "dp2 tp2", "n_workers": 4}
     expected = results(in_meeting("parallel_flow", "make_ddp", **arguments)[0], 3)
     with HostWorkers(tmp_path, "parallel_flow:make_ddp", arguments, hosts=hosts) as workers:
         assert results(workers.flow(), 3) == expected

@@ -46,7 +46,9 @@ def begin(
     return workers, master
 
 
-@pytest.mark.parametrize(("module", "n_workers"), [(host_flow, 4), (flows, 3)])
+@pytest.mark.parametrize(
+    ("module", "n_workers"), [(host_flow, 4), pytest.param(flows, 3, marks=pytest.mark.full)]
+)
 def test_two_hosts_have_the_bits_of_one_process(
     hosts: list[networks.Host], tmp_path: Path, module: Any, n_workers: int
 ) -> None:

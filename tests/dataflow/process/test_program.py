@@ -11,12 +11,17 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import pytest
 from waiting import WATCHDOG_S
+
+from softs_fast.dataflow.process import anew
+
+#: Where its module is found without the package, which imports torch for seconds.
+FOLDER = {"FOLDER": str(Path(anew.__file__).parent)}
 
 SCRIPT = """
     import json, multiprocessing, os, signal, sys, threading, time
-    from softs_fast.dataflow.process.anew import Program
+    sys.path.append(os.environ["FOLDER"])
+    from anew import Program
 
     def sleep():
         time.sleep(1000)
@@ -66,7 +71,7 @@ def test_a_program_begins_anew(tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, script.name, "one", "two words"],
             cwd=tmp_path,
-            env={**os.environ, "GIVEN": str(given)},
+            env={**os.environ, **FOLDER, "GIVEN": str(given)},
             pass_fds=[given],
             stdout=subprocess.PIPE,
             text=True,
@@ -89,7 +94,8 @@ def test_a_program_begins_anew(tmp_path: Path) -> None:
 
 STUCK = """
     import logging, os, sys, threading
-    from softs_fast.dataflow.process.anew import Program, say_last
+    sys.path.append(os.environ["FOLDER"])
+    from anew import Program, say_last
 
     begun = "BEGUN" in os.environ
     program = Program(is_anew=begun)
@@ -112,11 +118,11 @@ STUCK = """
 """
 
 
-@pytest.mark.full
 def test_a_program_begins_anew_while_a_thread_holds_the_lock_of_a_handler(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(STUCK))
     done = subprocess.run(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=WATCHDOG_S, check=False
-    )
+        [sys.executable, str(script)], env={**os.environ, **FOLDER}, stdout=subprocess.PIPE, text=True,
+        timeout=WATCHDOG_S, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (7, "begun anew\n")

@@ -317,7 +317,7 @@ def test_tensors_move_between_layouts_of_processes(tmp_path: Path) -> None:
     ranks.run(publishes, 4, str(tmp_path))
 
 
-@pytest.mark.parametrize("size", [4, 6])
+@pytest.mark.parametrize("size", [pytest.param(4, marks=pytest.mark.full), 6])
 def test_uneven_tensors_that_fsdp_has_sharded_or_gathered_move(tmp_path: Path, size: int) -> None:
     ranks.run(moves_uneven, size, str(tmp_path))
 
