@@ -13,9 +13,9 @@
 
 #include "bindings.hpp"
 #include "collective/error.hpp"
+#include "cpu/copy.hpp"
 #include "names.hpp"
 #include "snapshots/average.hpp"
-#include "snapshots/copy.hpp"
 #include "snapshots/window.hpp"
 
 namespace py = pybind11;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "call.hpp"
+#include "cpu/copy.hpp"
 #include "error.hpp"
 
 namespace softs::collective {
@@ -305,7 +306,7 @@ bool Group::all_gather(const std::byte* in, std::span<const Piece> out, std::uin
             const Piece& taken = out[static_cast<std::size_t>(rank)];
             if (taken.data == nullptr || part(rank) == 0) continue;
             const std::byte* const from = rank == rank_ ? in + done : brought(rank, epoch);
-            if (from != taken.data + done) std::memcpy(taken.data + done, from, part(rank));
+            if (from != taken.data + done) copy(taken.data + done, from, part(rank), bytes >= stream_from_bytes);
         }
     }
     return true;
@@ -419,7 +420,8 @@ bool Group::all_to_all(std::span<const Piece> in, std::span<const Piece> out, st
         }
         for (std::size_t rank = 0; rank < n; ++rank) {
             const std::size_t part = part_of(out[rank].count, done, step);
-            if (part != 0) std::memcpy(out[rank].data + done, rank == own ? in[own].data + done : staged(rank, own), part);
+            const std::byte* const from = rank == own ? in[own].data + done : staged(rank, own);
+            if (part != 0) copy(out[rank].data + done, from, part, bytes >= stream_from_bytes);
         }
     }
     return true;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "collective/error.hpp"
-#include "copy.hpp"
+#include "cpu/copy.hpp"
 
 namespace softs::snapshots {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "collective/error.hpp"
 #include "collective/process.hpp"
-#include "copy.hpp"
+#include "cpu/copy.hpp"
 
 namespace softs::snapshots {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "cpu/reduce.hpp"
+#include "reduce.hpp"
 
-namespace softs::snapshots {
+namespace softs {
 
 // From this size on, non-temporal stores are faster: the memory that is overwritten is not read first (measured, see
 // docs/snapshots.md).
@@ -32,4 +32,4 @@ inline void copy(void* to, const void* from, std::size_t bytes, bool stream) noe
             .stream_stores = true});
 }
 
-}  // namespace softs::snapshots
+}  // namespace softs
