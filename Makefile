@@ -112,14 +112,14 @@ lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stu
 	$(RUN) -m mypy.stubtest softs_fast._core softs_fast._kernels
 	$(VENV)/bin/lint-imports
 
-# What `make test` runs of Rust, compiled; it needs no Python, so .ci/run does this while pip installs.
+# What `make test` runs of Rust, compiled; it needs no Python, so .ci/run does this while packages are installed.
 .compiled-tests:
 	cargo test --tests --no-run
 	cargo test -p softs-shm --features loom --lib --no-run
 
 # Modules of tests, compiled once: each process of pytest would do that at the same time.
 .compiled-python:
-	@$(RUN) -m pytest --collect-only -qq >/dev/null
+	@$(RUN) -m pytest --collect-only -qq >/dev/null || :
 
 setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
 
@@ -184,7 +184,9 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@command -v "$${CXX:-c++}" >/dev/null || { echo 'a C++ compiler is missing: gcc 11, clang 14 or newer (the package g++ or clang)' >&2; exit 1; }
 	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of
 	@# Python 3.11 cannot make wheels by itself.
-	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1' 'uv>=0.9'
+	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
+	@# Where there is none, pip does its work.
+	@$(RUN) -m pip install --quiet 'uv>=0.9' || :
 	@$(RUN) -c 'import build_backend; print(*build_backend.requirements("$*"), sep="\n")' > $(VENV)/requirements-$*.txt
 	@# Compilers keep the cores busy while packages are downloaded. They are started by their names. uv takes a third of
 	@# the processor time of pip, whose settings, such as a mirror, it does not read. Modules are compiled when they are
@@ -196,7 +198,8 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	$(RUN) -c 'import build_backend; build_backend.build_editable("$(VENV)/editable")' & compiled=$$!; \
 	trap 'kill $$ticks $$compiled 2>/dev/null || :' EXIT; \
 	requirements="--quiet --requirement $(VENV)/requirements-$*.txt"; \
-	if $(RUN) -m pip config list | grep -q index || ! $(RUN) -m uv pip install --python $(RUN) $$requirements; \
+	if $(RUN) -m pip config list | grep 'constraint\|index' >/dev/null \
+		|| ! $(RUN) -m uv pip install --python $(RUN) $${PIP_FIND_LINKS:+--find-links $$PIP_FIND_LINKS} $$requirements; \
 		then $(RUN) -m pip install --no-compile $$requirements; fi; \
 	$(RUN) -c 'import torch'; \
 	echo "  packages are installed after $$SECONDS s"; \

@@ -268,6 +268,8 @@ def time_hosts(rank: int, address: str) -> None:
         }
         ways["line"] = functools.partial(exchange, line, n_bytes)
         found[n_bytes] = [wall for wall, _ in in_turns(ways, 5, unused=1)]
+    if line is not None:
+        line.close()
     dist.destroy_process_group()
     if rank == 0:
         print(json.dumps(found))
@@ -278,7 +280,8 @@ def connected(rank: int, address: str) -> socket.socket | None:
     server = socket.create_server((address, 29501)) if rank == 0 else None
     dist.barrier()
     if server is not None:
-        return server.accept()[0]
+        with server:
+            return server.accept()[0]
     return socket.create_connection((address, 29501)) if rank == 2 else None
 
 
@@ -289,7 +292,10 @@ def exchange(line: socket.socket | None, n_bytes: int) -> None:
     sending = threading.Thread(target=line.sendall, args=(bytes(n_bytes),))
     sending.start()
     while n_bytes:
-        n_bytes -= len(line.recv(min(n_bytes, 1 << 20)))
+        received = line.recv(min(n_bytes, 1 << 20))
+        if not received:
+            raise ConnectionError("the other host has closed the connection")
+        n_bytes -= len(received)
     sending.join()
 
 

@@ -218,7 +218,7 @@ def goes_on_alone(say: Callable[[Any], None], rank: int, size: int, folder: str)
         if rank == 2:
             signal.pause()
         n_averaged = 0
-        for iteration in range(2, 500):
+        for iteration in range(2, 2000):
             model, optimizer, info = policy(iteration, model, optimizer, local_metric=float(rank))
             n_averaged += info["averaged_this_iteration"]
         policy.shutdown()

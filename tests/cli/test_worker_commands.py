@@ -115,14 +115,15 @@ def test_the_variables_may_name_hosts_of_which_the_first_is_gone(
             assert fleet.states() == {"worker 0": "serving"}
 
 
-def test_workers_end_with_a_signal(command: Command, frontend: str, backend: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_end_with_a_signal(command: Command, frontend: str, backend: str, number: int) -> None:
     with sf.Broker(sf.EndpointConfig(frontend, backend)) as broker:
         # The environment names the broker.
         workers = command.start("worker", "factories:make_supplier", SOFTS_FAST_BACKEND=backend, **PATH)
         assert workers.stdout is not None
         assert workers.stdout.readline() == "1 worker serves\n"
         assert broker.stats.connected_suppliers == 1
-        status, _, errors = command.end(workers, signal.SIGTERM)
+        status, _, errors = command.end(workers, number)
         assert status == 0, errors
 
 

@@ -82,13 +82,19 @@ def test_two_ranks_with_two_workers_each_have_every_number_once(
         ]
         for process in running:
             process.start()
-        for here, there in pipes:
-            there.close()
-            with here:
-                found.append(here.recv())
-        for process in running:
-            process.join()
-            process.close()
+        try:
+            for here, there in pipes:
+                there.close()
+                with here:
+                    found.append(here.recv())
+            for process in running:
+                process.join()
+                assert process.exitcode == 0
+        finally:
+            for process in running:
+                process.kill()
+                process.join()
+                process.close()
     zero, one = found
     assert len(zero) == 8
     for kind in zero:

@@ -113,7 +113,7 @@ def test_the_default_start_method_is_left_to_the_program(short_path: Path) -> No
     assert ranks.run(leaves_it, 1, *ends) == [None]
 
 
-def test_a_number_of_a_student_reaches_a_process_of_any_start_method(start_method: str) -> None:
+def test_a_number_of_a_student_is_shared_with_a_process_of_any_start_method(start_method: str) -> None:
     value = new_generation_value()
     # Its module needs no torch, which takes seconds to import.
     process = multiprocessing.Process(target=set_generation, args=(value, 7))

@@ -68,7 +68,10 @@ def members(wheel: Path) -> tuple[list[tuple[object, ...]], set[tuple[int, ...]]
     with zipfile.ZipFile(wheel) as archive:
         found = archive.infolist()
     told = [
-        (one.filename, one.external_attr, one.CRC, one.compress_size, one.extra, one.flag_bits)
+        (
+            *(one.filename, one.external_attr, one.CRC, one.compress_size, one.extra, one.flag_bits),
+            *(one.compress_type, one.create_system, one.create_version, one.comment),
+        )
         for one in found
     ]
     return told, {one.date_time for one in found}

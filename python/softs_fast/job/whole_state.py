@@ -52,7 +52,11 @@ class WholeState:
         with ThreadPoolExecutor(1, "softs-copy") as self._beside:
             # Its thread starts now: later there may be no memory for one.
             self._beside.submit(int).result()
-            yield
+            hook = self._state.optimizer.register_step_pre_hook(self._state.settle)
+            try:
+                yield
+            finally:
+                hook.remove()
 
     def loads(self) -> list[Callable[[Path], None]]:
         """Return what loads a verified checkpoint, for `CheckpointFolder.load`."""

@@ -32,8 +32,8 @@ from softs_fast.coordination.node import (
     WorkerNode,
     link_engine,
     memory_engine,
+    sent_trees,
     serving,
-    training_state,
 )
 from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.coordination.session import session
@@ -97,14 +97,14 @@ def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
 
 def interrupt_copy(n_tensors: int, number: signal.Signals) -> None:
     """Have this process get a signal when it has sent or received so many tensors of a state."""
-    count, bytes_of = itertools.count(), training_state._bytes_of
+    count, bytes_of = itertools.count(), sent_trees._bytes_of
 
     def counted(tensor: torch.Tensor) -> torch.Tensor:
         if next(count) == n_tensors:
             os.kill(os.getpid(), number)
         return bytes_of(tensor)
 
-    training_state._bytes_of = counted
+    sent_trees._bytes_of = counted
 
 
 def replay_wrongly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -37,12 +38,13 @@ class Agent:
         rendezvous.append(f"--rdzv-conf=seat={seat},worker_id=node-{seat}")
         size = ["--nnodes=2", "--nproc-per-node=1", "--max-restarts=0"]
         self._events, output = multiprocessing.Pipe(duplex=False)
+        self._lines = io.TextIOWrapper(io.FileIO(self._events.fileno(), closefd=False))
         self._running = ranks.start(torchrun, 1, output, [*rendezvous, *size, SCRIPT, str(folder)])
         output.close()
 
     def event(self) -> dict[str, Any]:
-        """Return what the next worker reports: a line, which is shorter than what a pipe takes at once."""
-        found: dict[str, Any] = json.loads(os.read(self._events.fileno(), 4096))
+        """Return what the next worker reports."""
+        found: dict[str, Any] = json.loads(self._lines.readline())
         return found
 
     def end(self) -> Any:
@@ -57,6 +59,7 @@ class Agent:
                 for pid in [agent.pid, *_children(agent.pid)]:
                     os.kill(pid, signal.SIGKILL)
             self._running.stop()
+            self._lines.close()
             self._events.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
@@ -64,12 +65,14 @@ class TrainingState:
         self._apply = apply or optimizer.step
         self._applied: list[Callable[[], object]] = []
         self._means: dict[str, torch.Tensor] = {}
-        # The copy of what the optimizer keeps, for the last snapshot; and what waits for it before any step of the optimizer.
-        self._copying: Future[None] = Future()
-        self._copying.set_result(None)
-        self._settles: RemovableHandle | None = None
+        # The copy of what the optimizer keeps, for the last snapshot, and the process that makes it.
+        self._copying: tuple[Future[None], int] | None = None
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the copy that is under way."""
+        return {**vars(self), "_copying": None}
 
     @property
     def parts(self) -> dict[str, Stateful]:
@@ -134,8 +137,8 @@ class TrainingState:
 
     def apply(self) -> None:
         """Apply the gradients, and drop them."""
-        self._settle()
         try:
+            self.settle()
             self._apply()
             for applied in self._applied:
                 applied()
@@ -237,7 +240,7 @@ class TrainingState:
         """
         if not isinstance(states, dict) or states.keys() != self._parts.keys():
             raise ConfigError(f"the source has {list(states)}; this worker has {list(self._parts)}")
-        self._settle()
+        self.settle()
         for name, part in self._parts.items():
             try:
                 if isinstance(part, Optimizer):
@@ -257,7 +260,8 @@ class TrainingState:
         Args:
             before: Tensors of an earlier copy, which is not needed any more: new memory costs several times the copy.
             beside: Copies what `optimizer` keeps in host memory while the next step computes its gradients; `copied` waits
-                for it. All else is copied at once: a program may write weights at any time, the optimizer alone its state.
+                for it, and steps of the optimizer if `settle` is a hook of them. All else is copied at once: a program
+                may write weights at any time, the optimizer alone its state.
 
         Raises:
             ConfigError: A part of the state cannot be written so; the text names it.
@@ -278,18 +282,19 @@ class TrainingState:
 
         copy(now)
         if beside is not None:
-            self._copying = beside.submit(copy, later)
-            if self._settles is None:
-                self._settles = self.optimizer.register_step_pre_hook(self._settle)
+            self._copying = beside.submit(copy, later), os.getpid()
         return text, copies
 
     def copied(self) -> None:
         """Wait until the tensors of the last snapshot are whole."""
-        self._copying.result()
+        if self._copying is not None:
+            self._copying[0].result()
 
-    def _settle(self, *step: object) -> None:
-        """Have the copy of what the optimizer keeps be whole before that changes."""
-        wait([self._copying])
+    def settle(self, *step: object) -> None:
+        """Wait until what the optimizer keeps may be changed; may be a hook before its steps."""
+        # A fork has no thread that copies.
+        if self._copying is not None and self._copying[1] == os.getpid():
+            wait([self._copying[0]])
 
     def load_snapshot(self, text: bytes, receive: Callable[[torch.Tensor], None]) -> None:
         """Go on with the state of a snapshot.
