@@ -91,8 +91,13 @@ PEM = {"cert": Path("c"), "key": Path("k"), "ca": Path("a")}
     [
         ("own user, on loopback, without files", {}, ""),
         ("token file", {"token_file": Path("t")}, ""),
-        ("certificate of the CA", PEM, "w0"),
+        ("certificate of the CA without a role, or with `admin`", PEM, "w0"),
+        ("certificate of the CA without a role, or with `admin`", PEM, "softs://job/admin/a"),
         ("the same, with a name of `--admin`", PEM, "admin"),
+        ("role `student`", PEM, "softs://job/student/a"),
+        ("role `teacher`", PEM, "softs://job/teacher"),
+        ("role `rank`", PEM, "softs://job/rank/0"),
+        ("any other role", PEM, "softs://job/watch/a"),
     ],
 )
 def test_a_coordinator_gives_the_rights_of_the_table(

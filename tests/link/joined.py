@@ -39,16 +39,17 @@ class Joined:
 
 
 @contextlib.contextmanager
-def joined(folder: Path) -> Iterator[Joined]:
-    """Two brokers, joined by a token file."""
-    student, teachers, credentials = endpoints_of(folder, "s"), endpoints_of(folder, "t"), token(folder)
+def joined(folder: Path, both: tuple[TlsFiles, TlsFiles] | None = None) -> Iterator[Joined]:
+    """Two brokers, joined by a token file, or by the credentials of the student's and of the teachers' host."""
+    student, teachers = endpoints_of(folder, "s"), endpoints_of(folder, "t")
+    ours, theirs = both or (token(folder),) * 2
     with (
         sf.Broker(student),
         sf.Broker(teachers),
-        sf.HostLink(teachers, listen="127.0.0.1:0", credentials=credentials) as there,
+        sf.HostLink(teachers, listen="127.0.0.1:0", credentials=theirs) as there,
     ):
         assert there.address is not None
-        with sf.HostLink(student, connect=[there.address], credentials=credentials) as here:
+        with sf.HostLink(student, connect=[there.address], credentials=ours) as here:
             yield Joined(student, teachers, here, there)
 
 

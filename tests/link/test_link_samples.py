@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import certificates
 import pytest
 import stamp
 from fork_check import check_fork
@@ -17,6 +19,7 @@ from market import take
 from waiting import WATCHDOG_S, eventually, free_ports
 
 import softs_fast as sf
+from softs_fast.trust import TlsFiles
 
 BATCH = 8
 
@@ -57,6 +60,34 @@ def test_a_loader_gets_samples_of_another_host(short_path: Path, options: dict[s
             assert found == list(range(rank, 40 * BATCH * size, size))
         assert len(set(found)) == 40 * BATCH
         assert [hosts.student_link.n_hosts, hosts.teachers_link.n_hosts] == [1, 1]
+
+
+def test_certificates_of_a_site_say_which_host_serves_and_which_one_orders(
+    short_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("cryptography", reason="makes certificates")
+    site = certificates.Authority(short_path)
+    both = []
+    for role in ("student", "teacher"):
+        cert, key = site.issue(role, "softs-fast", f"softs://digits/{role}/1", address="softs-fast")
+        both.append(TlsFiles(cert=Path(cert), key=Path(key), ca=site.file))
+    caplog.set_level(logging.INFO, "softs_fast")
+    with joined(short_path, (both[0], both[1])) as hosts, contextlib.ExitStack() as stack:
+        for ends in (hosts.teachers, hosts.student):
+            stack.enter_context(numbered_supplier(ends.backend, product=ends.frontend))
+        student, teacher = (
+            stack.enter_context(sf.SoftDataLoader(product, there, CONFIG, num_slots=8, batch_size=BATCH))
+            for product, there in (
+                (hosts.teachers.frontend, hosts.student.frontend),
+                (hosts.student.frontend, hosts.teachers.frontend),
+            )
+        )
+        assert len(next(iter(student))["n"]) == BATCH
+        iter(teacher)
+        eventually(
+            lambda: "its role makes no samples for others" in caplog.text, "a line of the teachers' host"
+        )
+        assert "its role orders no samples, and sets no models" in caplog.text
 
 
 def test_products_of_other_sizes_both_ways(short_path: Path) -> None:

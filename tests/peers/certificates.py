@@ -39,11 +39,14 @@ class Authority:
         begins: timedelta = timedelta(days=-1),
         address: str = "127.0.0.1",
     ) -> tuple[str, str]:
-        """Write a certificate for an address and its key; their paths. Files of that name are replaced at once."""
+        """Write a certificate for an address, or a name of DNS, and its key; their paths. Files of that name are replaced at once."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         until = now - timedelta(hours=1) if is_expired else now + timedelta(days=1)
-        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address))]
+        try:
+            names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address))]
+        except ValueError:
+            names = [x509.DNSName(address)]
         if uri is not None:
             names.append(x509.UniformResourceIdentifier(uri))
         builder = _builder(self._name, _name(common_name), key, now + begins, until)

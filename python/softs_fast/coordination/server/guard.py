@@ -8,6 +8,9 @@ from ..credentials import ServerCredentials
 
 __all__ = ["Denied", "Guard"]
 
+#: Roles in certificates (``softs://JOB/ROLE``) that may be workers. A certificate that names no role may be one, too.
+_WORKER_ROLES = {"rank", "admin", "holder"}
+
 
 class Denied(Exception):
     """A peer may not do what it asks for.
@@ -62,9 +65,16 @@ class Guard:
         """As `identity`, for what members do.
 
         Raises:
-            Denied: it has proven nothing, or to be an administrator.
+            Denied: it has proven nothing, to be an administrator, or to have another role.
         """
         name = self.identity(context)
+        roles = set() if name is None else _roles(context)
+        if roles and not roles & _WORKER_ROLES:
+            raise Denied(
+                f'"{name}" has the role {", ".join(sorted(roles))}; a worker needs a certificate with the role rank, or'
+                " with none",
+                False,
+            )
         if name in self._credentials.admins:
             raise Denied(
                 f'"{name}" is an administrator, which cannot be a worker; give the worker its own identity',
@@ -91,6 +101,13 @@ def _address(peer: str) -> tuple[str, int] | None:
     kind, _, rest = peer.partition(":")
     host, _, port = rest.replace("%5B", "[").replace("%5D", "]").rpartition(":")
     return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
+
+
+def _roles(context: Any) -> set[str]:
+    """Return the roles that a certificate names, as links and groups read them."""
+    uris = [uri.decode(errors="replace") for uri in context.auth_context().get("peer_uri", ())]
+    parts = [uri.removeprefix("softs://").split("/") for uri in uris if uri.startswith("softs://")]
+    return {part[1] for part in parts if len(part) > 1}
 
 
 def _certified(context: Any) -> str:

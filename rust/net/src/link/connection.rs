@@ -129,6 +129,9 @@ impl Connection {
                 Over::Os(error) => os_text(error),
             })?;
             if tls.is_ready() && !was_ready {
+                if let Some(rights) = tls.rights() {
+                    machine.sessions().restrict(id, rights);
+                }
                 machine.sessions().connected(id);
             }
             if is_emptied {

@@ -12,12 +12,15 @@ use rustls::crypto::ring::{default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
     ServerConfig, SignatureScheme,
 };
+use softs_proto::link::Rights;
+use webpki::EndEntityCert;
 
 use super::error::TlsError;
 use super::service::Service;
@@ -30,18 +33,11 @@ pub const KEY_BYTES: u64 = 1 << 36;
 /// What this host proves, and which CAs it believes.
 #[derive(Clone)]
 pub struct Credentials {
-    /// Of services of which each certificate has the name of a holder.
-    holders: Ends,
-    /// Of [`Service::Mesh`], where ranks may have certificates with names of their own, and a key besides.
-    any_name: Ends,
+    provider: Arc<CryptoProvider>,
+    own: Arc<SingleCertAndKey>,
+    dialler: Arc<dyn ClientCertVerifier>,
+    dialled: Arc<WebPkiServerVerifier>,
     pub(super) key_bytes: u64,
-}
-
-/// What an end demands that dials, and one that accepts.
-#[derive(Clone)]
-struct Ends {
-    client: ClientConfig,
-    server: ServerConfig,
 }
 
 /// Nothing of the key.
@@ -78,53 +74,54 @@ impl Credentials {
         let store = Arc::new(store);
 
         // A peer that connects learns nothing of the CAs.
-        let signed = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
+        let dialler = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
             .clear_root_hint_subjects()
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        let signed_server = WebPkiServerVerifier::builder_with_provider(store, provider.clone())
+        let dialled = WebPkiServerVerifier::builder_with_provider(store, provider.clone())
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        let ends = |any_name: bool| -> Result<Ends, Error> {
-            let mut server = ServerConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[&TLS13])?
-                .with_client_cert_verifier(Arc::new(Dialler { signed: signed.clone(), any_name }))
-                .with_single_cert(chain.clone(), key.clone_key())?;
-            server.session_storage = Arc::new(NoServerSessionStorage {});
-            server.send_tls13_tickets = 0;
-            let mut client = ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[&TLS13])?
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Dialled {
-                    signed: signed_server.clone(),
-                    any_name,
-                }))
-                .with_client_auth_cert(chain.clone(), key.clone_key())?;
-            client.resumption = Resumption::disabled();
-            Ok(Ends { client, server })
-        };
-        Ok(Self { holders: ends(false)?, any_name: ends(true)?, key_bytes: KEY_BYTES })
-    }
-
-    fn ends(&self, service: Service) -> &Ends {
-        if service == Service::Mesh { &self.any_name } else { &self.holders }
+        let own = Arc::new(SingleCertAndKey::from(CertifiedKey::from_der(chain, key, &provider)?));
+        Ok(Self { provider, own, dialler, dialled, key_bytes: KEY_BYTES })
     }
 
     /// What an end that dials checks at that time.
-    pub(super) fn client(&self, service: Service, now: SystemTime) -> Arc<ClientConfig> {
-        let mut config = self.ends(service).client.clone();
+    pub(super) fn client(&self, service: Service, now: SystemTime) -> Result<Arc<ClientConfig>, Error> {
+        let verifier = Dialled { signed: self.dialled.clone(), service };
+        let mut config = ClientConfig::builder_with_details(self.provider.clone(), Arc::new(At::of(now)))
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(self.own.clone());
+        config.resumption = Resumption::disabled();
         config.alpn_protocols = vec![service.protocol().to_vec()];
-        config.time_provider = Arc::new(At::of(now));
-        Arc::new(config)
+        Ok(Arc::new(config))
     }
 
     /// What an end that accepts checks at that time.
-    pub(super) fn server(&self, service: Service, now: SystemTime) -> Arc<ServerConfig> {
-        let mut config = self.ends(service).server.clone();
+    pub(super) fn server(&self, service: Service, now: SystemTime) -> Result<Arc<ServerConfig>, Error> {
+        let verifier = Dialler { signed: self.dialler.clone(), service };
+        let mut config = ServerConfig::builder_with_details(self.provider.clone(), Arc::new(At::of(now)))
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(verifier))
+            .with_cert_resolver(self.own.clone());
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![service.protocol().to_vec()];
-        config.time_provider = Arc::new(At::of(now));
-        Arc::new(config)
+        Ok(Arc::new(config))
     }
+}
+
+/// The rights that the role in a certificate gives.
+pub(super) fn rights(certificate: &CertificateDer<'_>) -> Result<Rights, Error> {
+    let parsed = EndEntityCert::try_from(certificate);
+    let parsed = parsed.map_err(|_unreadable| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    Ok(Rights::of_uris(parsed.valid_uri_names()))
+}
+
+fn check_role(certificate: &CertificateDer<'_>, service: Service) -> Result<(), Error> {
+    let denied = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+    if service.admits(rights(certificate)?) { Ok(()) } else { Err(denied) }
 }
 
 /// [`SERVER_NAME`] in rustls' form.
@@ -176,11 +173,11 @@ impl TimeProvider for At {
     }
 }
 
-/// Demands of an end that has dialled what [`Dialled`] demands of the other one: a certificate of a CA, and the name in it.
+/// Demands of an end that has dialled what [`Dialled`] demands of the other one.
 #[derive(Debug)]
 struct Dialler {
     signed: Arc<dyn ClientCertVerifier>,
-    any_name: bool,
+    service: Service,
 }
 
 impl ClientCertVerifier for Dialler {
@@ -195,10 +192,10 @@ impl ClientCertVerifier for Dialler {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(certificate, intermediates, now)?;
-        if !self.any_name {
+        if !self.service.takes_any_name() {
             verify_server_name(&ParsedCertificate::try_from(certificate)?, &server_name()?)?;
         }
-        Ok(verified)
+        check_role(certificate, self.service).map(|()| verified)
     }
 
     fn verify_tls12_signature(
@@ -224,11 +221,11 @@ impl ClientCertVerifier for Dialler {
     }
 }
 
-/// Demands of an end that was dialled a certificate of a CA, and the name in it.
+/// Demands of an end that was dialled a certificate of a CA, the name in it, and a role that may use the service.
 #[derive(Debug)]
 struct Dialled {
     signed: Arc<WebPkiServerVerifier>,
-    any_name: bool,
+    service: Service,
 }
 
 impl ServerCertVerifier for Dialled {
@@ -244,9 +241,11 @@ impl ServerCertVerifier for Dialled {
             // It looks at the name last, when all else is right.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if self.any_name => Ok(ServerCertVerified::assertion()),
-            verified => verified,
+            )) if self.service.takes_any_name() => {}
+            Err(error) => return Err(error),
+            Ok(_verified) => {}
         }
+        check_role(certificate, self.service).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

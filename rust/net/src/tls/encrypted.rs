@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use rustix::io::Errno;
+use softs_proto::link::Rights;
 
 use super::credentials::Credentials;
 use super::error::TlsError;
@@ -41,6 +42,11 @@ impl Encrypted {
     /// Whether the peer is authenticated.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.is_ready()
+    }
+
+    /// What the role in the peer's certificate allows, once it is authenticated.
+    pub(crate) fn rights(&self) -> Option<Rights> {
+        self.0.rights()
     }
 
     /// What the peer has not shown, once the time for it is over.

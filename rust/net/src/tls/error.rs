@@ -34,9 +34,14 @@ pub enum TlsError {
     /// Its certificate is not one of a holder of the token.
     #[error("its certificate is not accepted: {0}; give both hosts the same token file")]
     Certificate(String),
+    /// Its certificate names a role that may not use the service.
+    #[error(
+        "the role in its certificate (softs://JOB/ROLE) has no right here: links take student, teacher and admin, groups rank and admin"
+    )]
+    Role,
     /// It does not accept the certificate of this host.
     #[error(
-        "it does not accept the certificate of this host ({0}); give both the same token file, and set their clocks"
+        "it does not accept the certificate of this host ({0}); give both the same token file or a role that may do this, and set their clocks"
     )]
     Refused(String),
     /// It has sent [`super::HANDSHAKE_BYTES`] without a proof of what it is.
@@ -85,6 +90,7 @@ fn certificate(why: CertificateError) -> TlsError {
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => TlsError::OtherTime,
+        CertificateError::ApplicationVerificationFailure => TlsError::Role,
         CertificateError::UnknownIssuer | CertificateError::BadSignature => TlsError::OtherToken,
         other => TlsError::Certificate(other.to_string()),
     }

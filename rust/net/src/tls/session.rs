@@ -9,8 +9,9 @@ use std::time::SystemTime;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use softs_proto::link::Rights;
 
-use super::credentials::{Credentials, server_name};
+use super::credentials::{Credentials, rights, server_name};
 use super::error::TlsError;
 use super::outgoing::Outgoing;
 use super::plaintext::Plaintext;
@@ -105,7 +106,7 @@ impl Session {
     /// The credentials cannot be used.
     pub fn dial(credentials: &Credentials, service: Service, now: SystemTime) -> Result<Self, TlsError> {
         let name = server_name()?;
-        let connection = UnbufferedClientConnection::new(credentials.client(service, now), name)?;
+        let connection = UnbufferedClientConnection::new(credentials.client(service, now)?, name)?;
         let mut session = Self::new(Connection::Client(connection), credentials, service);
         session.read(&mut |_| {})?;
         Ok(session)
@@ -116,7 +117,7 @@ impl Session {
     /// # Errors
     /// The credentials cannot be used.
     pub fn accept(credentials: &Credentials, service: Service, now: SystemTime) -> Result<Self, TlsError> {
-        let connection = UnbufferedServerConnection::new(credentials.server(service, now))?;
+        let connection = UnbufferedServerConnection::new(credentials.server(service, now)?)?;
         Ok(Self::new(Connection::Server(connection), credentials, service))
     }
 
@@ -275,6 +276,16 @@ impl Session {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_ready
+    }
+
+    /// What the role in the peer's certificate allows, once it is authenticated.
+    #[must_use]
+    pub fn rights(&self) -> Option<Rights> {
+        let certificates = match &self.connection {
+            Connection::Client(client) => client.peer_certificates(),
+            Connection::Server(server) => server.peer_certificates(),
+        };
+        rights(certificates?.first()?).ok().filter(|_| self.is_ready)
     }
 
     /// Whether the peer has said that it sends nothing more.

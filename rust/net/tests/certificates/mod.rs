@@ -46,10 +46,12 @@ pub(crate) struct Issued {
     pub(crate) since: &'static str,
     pub(crate) until: &'static str,
     pub(crate) name: &'static str,
+    pub(crate) role: &'static str,
 }
 
 /// Ten years, as those of `softs_fast.trust.certificates`.
-pub(crate) const VALID: Issued = Issued { since: "250101000000Z", until: "350101000000Z", name: SERVER_NAME };
+pub(crate) const VALID: Issued =
+    Issued { since: "250101000000Z", until: "350101000000Z", name: SERVER_NAME, role: "holder" };
 
 /// The CA of a token.
 pub(crate) struct Authority {
@@ -82,7 +84,7 @@ impl Authority {
 
     /// The certificate of a process.
     pub(crate) fn issue(&self, public: &[u8], issued: Issued) -> Vec<u8> {
-        let uri = format!("softs://{}/holder", &self.name[15..]);
+        let uri = format!("softs://{}/{}", &self.name[15..], issued.role);
         let names = der(SEQUENCE, &[&der(0x82, &[issued.name.as_bytes()]), &der(0x86, &[uri.as_bytes()])]);
         let usages = [1, 2].map(|usage| der(OBJECT, &[&[0x2b, 6, 1, 5, 5, 7, 3, usage]]));
         let extensions = [

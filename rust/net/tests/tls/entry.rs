@@ -130,6 +130,40 @@ fn ranks_of_a_group_may_have_names_of_their_own_and_need_the_ca() {
 }
 
 #[test]
+fn a_certificate_serves_where_its_role_may() {
+    let of = |role| mint(&[TOKEN], Issued { role, ..VALID }).credentials();
+    let any = credentials(&[TOKEN]);
+    for (role, services) in [
+        ("admin/anna", &[Service::Link, Service::Flow, Service::Rows, Service::Mesh, Service::Store][..]),
+        ("student/a", &[Service::Link]),
+        ("teacher/a", &[Service::Link]),
+        ("rank/0", &[Service::Mesh, Service::Store]),
+        ("watch/a", &[]),
+    ] {
+        for service in [Service::Link, Service::Flow, Service::Rows, Service::Mesh, Service::Store] {
+            let own = of(role);
+            for (at, (dialled, accepted)) in [(&own, &any), (&any, &own)].into_iter().enumerate() {
+                let mut ends = [
+                    Session::dial(dialled, service, now()).unwrap(),
+                    Session::accept(accepted, service, now()).unwrap(),
+                ];
+                let refusals = refusals(&mut ends);
+                let (refuses, refused) = (&refusals[1 - at], &refusals[at]);
+                if services.contains(&service) {
+                    assert_eq!((refuses, refused), (&None, &None), "{role} {service:?}");
+                } else {
+                    assert_eq!(refuses, &Some(TlsError::Role), "{role} {service:?}");
+                    assert_eq!(refused, &Some(TlsError::Refused("AccessDenied".to_owned())));
+                }
+            }
+        }
+    }
+    let ends = joined(&of("teacher/a"), &any);
+    let rights = ends.each_ref().map(|end| end.rights().unwrap());
+    assert_eq!(rights.map(|rights| (rights.orders, rights.serves)), [(true, true), (false, true)]);
+}
+
+#[test]
 fn a_host_with_two_tokens_meets_those_that_have_either() {
     let both = credentials(&[NEXT_TOKEN, TOKEN]);
     for one in [credentials(&[TOKEN]), credentials(&[NEXT_TOKEN]), credentials(&[NEXT_TOKEN, TOKEN])] {

@@ -17,7 +17,7 @@ use super::sample_layout::SampleLayout;
 use crate::client::Lanes;
 use crate::control::generation_of;
 use crate::framing::Outbox;
-use crate::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
+use crate::limits::MAX_BRIDGED_PRODUCTS;
 use crate::link::HostId;
 use crate::text::printable;
 
@@ -177,13 +177,7 @@ impl<C, L: Lanes> Exchange<C, L> {
 
     fn open(&mut self, host: HostId, bridge: u32, product: &str, layout: SampleLayout) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
-        if bridge < found.next_bridge {
-            return Err("a bridge that was opened before".to_owned());
-        }
-        if found.served.len() + found.closed.len() >= MAX_BRIDGES {
-            return Err(format!("{MAX_BRIDGES} bridges are open"));
-        }
-        found.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
+        found.reserve(bridge)?;
         let name = (Arc::from(product), layout.clone());
         let number = match self.numbers.get(&name) {
             Some(&number) => number,
@@ -208,6 +202,17 @@ impl<C, L: Lanes> Exchange<C, L> {
             egress.open((host, bridge), is_open);
             found.served.insert(bridge, number);
         }
+        Ok(())
+    }
+
+    /// A host opens a bridge, and has no right to order.
+    pub(super) fn close(&mut self, host: HostId, bridge: u32) -> Result<(), String> {
+        let found = self.hosts.entry(host).or_default();
+        found.has_news = true;
+        found.reserve(bridge)?;
+        found
+            .closed
+            .push_back((bridge, "its certificate gives it no right to order; it needs the role student"));
         Ok(())
     }
 

@@ -59,10 +59,13 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
         self.all.follow_models();
     }
 
-    /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, or no number left in
-    /// this one. A bridge is over with its session.
+    /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, no number left in this
+    /// one, or no right of the host to make samples. A bridge is over with its session.
     pub fn add_ingress(&mut self, host: HostId, product: &Arc<str>, layout: &SampleLayout) -> Option<u32> {
-        self.sessions.session(host)?;
+        let id = self.sessions.session(host)?;
+        if !self.sessions.rights(id).serves {
+            return None;
+        }
         self.all.hosts.entry(host).or_default().add(Ingress::new(Arc::clone(product), layout.clone()))
     }
 
@@ -235,14 +238,18 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
                 self.stored(now, id, part.len());
             }
             let shape = |kind| if kind < FIRST_OF_MODELS { shape(kind) } else { model_frames::shape(kind) };
+            let orders = self.sessions.rights(id).orders;
             let Some(received) = self.sessions.receive(now, id, bytes, shape) else { break };
             let Received { host, kind, payload, left } = received;
             let handled = if kind < FIRST_OF_MODELS {
-                Message::decode(kind, payload, left)
-                    .map_err(|error| error.to_string())
-                    .and_then(|(bridge, message)| self.all.handle(now, host, bridge, message, left))
+                Message::decode(kind, payload, left).map_err(|error| error.to_string()).and_then(
+                    |(bridge, message)| match message {
+                        Message::Open(..) if !orders => self.all.close(host, bridge),
+                        message => self.all.handle(now, host, bridge, message, left),
+                    },
+                )
             } else {
-                self.all.models.handle(host, kind, payload).map_err(|error| error.to_string())
+                self.all.models.handle(host, orders, kind, payload).map_err(|error| error.to_string())
             };
             if let Err(why) = handled {
                 self.sessions.refuse(now, id, &why);

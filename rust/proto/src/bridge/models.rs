@@ -24,6 +24,9 @@ use crate::log::{Level, LogRecord};
 /// How long the place of a leader that has gone is kept from those that were refused, and of one that was cut off from all.
 pub const VACANCY: Duration = Duration::from_secs(10);
 
+/// For the host itself.
+const NO_RIGHT: &str = "by its certificate this host may set no models; it needs the role student";
+
 /// The state machine.
 #[derive(Debug, Default)]
 pub struct Models {
@@ -203,14 +206,28 @@ impl Models {
         self.is_unsettled = true;
     }
 
-    pub(super) fn handle(&mut self, host: HostId, kind: u8, payload: &[u8]) -> Result<(), MessageError> {
+    /// `leads`: whether students of the host may set models.
+    pub(super) fn handle(
+        &mut self,
+        host: HostId,
+        leads: bool,
+        kind: u8,
+        payload: &[u8],
+    ) -> Result<(), MessageError> {
         let frame = ModelFrame::decode(kind, payload)?;
         self.begin(host);
         let is_led_here = self.here.as_ref().is_some_and(|here| here.leader.is_some());
         let is_led_by_others = self.was_cut() || self.leader.is_some_and(|leader| leader != host);
         let Some(remote) = self.hosts.get_mut(&host) else { return Ok(()) };
         match frame {
-            ModelFrame::Model(runs) => {
+            ModelFrame::Model(mut runs) => {
+                if !leads {
+                    let is_led = runs.is_own && runs.leader.is_some();
+                    if is_led {
+                        remote.refusal = Some(NO_RIGHT.to_owned());
+                    }
+                    runs = Running { model: runs.model, ..Running::default() };
+                }
                 self.above = self.above.max(runs.model.as_ref().map_or(0, |model| model.generation));
                 remote.runs_the_same = is_same(self.here.as_ref(), &runs);
                 let is_news = ![0, remote.runs.stop, self.stop].contains(&runs.stop);

@@ -56,6 +56,18 @@ impl<C> Remote<C> {
         Some(bridge)
     }
 
+    /// The peer opens a bridge by this number.
+    pub(super) fn reserve(&mut self, bridge: u32) -> Result<(), String> {
+        if bridge < self.next_bridge {
+            return Err("a bridge that was opened before".to_owned());
+        }
+        if self.served.len() + self.closed.len() >= MAX_BRIDGES {
+            return Err(format!("{MAX_BRIDGES} bridges are open"));
+        }
+        self.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
+        Ok(())
+    }
+
     /// Whether a bridge of this number was there in this session: what the peer has said of it may have crossed LEAVE.
     pub(super) fn had(&self, bridge: u32) -> bool {
         bridge < self.next_ingress

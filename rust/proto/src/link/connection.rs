@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::identity::HostId;
+use super::rights::Rights;
 use crate::framing::{BulkReader, Outbox};
 
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(super) struct Connection {
     pub(super) is_asked: bool,
     /// A dial of this host's own has given way to it.
     pub(super) has_right_of_way: bool,
+    pub(super) rights: Rights,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,14 @@ impl Phase {
 impl Connection {
     pub(super) fn new(phase: Phase, deadline: Instant) -> Self {
         let (reader, outbox) = (BulkReader::default(), Outbox::default());
-        Self { phase, deadline: Some(deadline), reader, outbox, is_asked: false, has_right_of_way: false }
+        Self {
+            phase,
+            deadline: Some(deadline),
+            reader,
+            outbox,
+            is_asked: false,
+            has_right_of_way: false,
+            rights: Rights::ALL,
+        }
     }
 }

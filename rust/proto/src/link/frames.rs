@@ -39,6 +39,19 @@ pub enum Frame {
     Pong,
 }
 
+/// A frame of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// From the session of this host.
+    pub host: HostId,
+    /// Its kind.
+    pub kind: u8,
+    /// Its payload, or the head of it.
+    pub payload: &'a [u8],
+    /// Bytes in bulk behind the head.
+    pub left: usize,
+}
+
 impl Frame {
     /// Understands a frame.
     ///

@@ -3,6 +3,7 @@
 //! * [`Sessions`]: all links of one host: dialling, handshakes, which connection is the session, reconnecting.
 //! * [`Frame`]: what both ends say for that.
 //! * [`Liveness`]: when a silent peer is lost.
+//! * [`Rights`]: what the other host may do.
 //!
 //! Which peer may begin one is the driver's part: it has the certificates.
 
@@ -11,10 +12,12 @@ mod frames;
 mod identity;
 mod liveness;
 mod peer;
+mod rights;
 mod session;
 
-pub use frames::Frame;
+pub use frames::{Frame, Received};
 pub use identity::HostId;
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};
-pub use session::{Event, Received, Sessions, TOO_LATE};
+pub use rights::Rights;
+pub use session::{Event, Sessions, TOO_LATE};

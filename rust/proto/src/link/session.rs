@@ -11,10 +11,11 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::connection::{Connection, Phase};
-use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame};
+use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame, Received};
 use super::identity::HostId;
 use super::liveness::Due;
 use super::peer::{Dial, Peer};
+use super::rights::Rights;
 use crate::broker::PeerId;
 use crate::framing::{MessageError, Outbox, Shape};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
@@ -32,19 +33,6 @@ pub enum Event {
     Began(HostId),
     /// Its connection is closed; why.
     Ended(HostId, String),
-}
-
-/// A frame of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
-    /// From the session of this host.
-    pub host: HostId,
-    /// Its kind.
-    pub kind: u8,
-    /// Its payload, or the head of it.
-    pub payload: &'a [u8],
-    /// Bytes in bulk behind the head.
-    pub left: usize,
 }
 
 /// The state machine.
@@ -105,6 +93,19 @@ impl Sessions {
             Frame::Hello(self.me).encode(&mut connection.outbox);
             connection.phase = Phase::Greeting(number);
         }
+    }
+
+    /// The certificate of the other end gives it no more than these rights. Due before its first bytes are taken.
+    pub fn restrict(&mut self, id: PeerId, rights: Rights) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.rights = rights;
+        }
+    }
+
+    /// What the other end may do; nothing where there is no such connection.
+    #[must_use]
+    pub fn rights(&self, id: PeerId) -> Rights {
+        self.connections.get(&id).map_or(Rights::NONE, |connection| connection.rights)
     }
 
     /// A connection was accepted, under a name of the driver's: an even number that it has not used before. `false`: it

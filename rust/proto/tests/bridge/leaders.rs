@@ -8,7 +8,7 @@ use softs_proto::broker::PeerId;
 use softs_proto::client::NoLanes;
 use softs_proto::control::{Model, Running};
 use softs_proto::framing::Outbox;
-use softs_proto::link::{Frame, HostId};
+use softs_proto::link::{Frame, HostId, Rights};
 
 use crate::lane_model::Claim;
 
@@ -183,4 +183,20 @@ fn the_seat_of_a_leader_that_was_cut_off_is_kept_from_all_others() {
     host.now += VACANCY;
     assert!(host.follows().is_some_and(|(name, is_led)| is_led && name != "5"));
     assert_eq!(host.stop(), None, "that was before");
+}
+
+#[test]
+fn neither_a_model_nor_a_stop_of_a_host_that_may_set_none_is_followed() {
+    let mut host = Host::new(runs(3));
+    let (teacher, student) = (host.join(2), host.join(3));
+    host.link.sessions().restrict(teacher, Rights { orders: false, ..Rights::ALL });
+    host.says(teacher, &led(4, LEADER));
+    for stop in [stopped(4), Running { stop: STOP + 1, ..runs(4) }] {
+        host.says(teacher, &stop);
+        assert_eq!((host.follows().is_some_and(|(_, is_led)| is_led), host.stop()), (false, None));
+    }
+    let Some(Output::Frames(bytes)) = host.link.poll_output(teacher) else { panic!("it is not told") };
+    assert!(String::from_utf8_lossy(&bytes).contains("needs the role student"));
+    host.says(student, &led(5, OTHER));
+    assert_eq!(host.follows(), Some(("3".to_owned(), true)));
 }

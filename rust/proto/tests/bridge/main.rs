@@ -11,6 +11,7 @@ mod models;
 mod models_world;
 mod network;
 mod pair;
+mod roles;
 mod rules;
 mod sessions;
 mod world;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use softs_proto::bridge::UNUSED_TIME;
 use softs_proto::broker::PeerId;
 use softs_proto::limits::HANDSHAKE_TIMEOUT;
-use softs_proto::link::{Event as LinkEvent, HostId};
+use softs_proto::link::{Event as LinkEvent, HostId, Rights};
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::supplier::{Config, Supplier};
 use softs_proto::wire::{MediumKind, MediumProfile};
@@ -346,7 +346,8 @@ impl Driver {
                     let connection = id.and_then(|id| self.connections.get(&id));
                     let peer = connection.map_or_else(|| "a host".to_owned(), |it| it.peer.clone());
                     self.ingresses.begin(host, &mut self.machine);
-                    let text = format!("joined with the host at {peer}");
+                    let rights = id.map_or(Rights::ALL, |id| self.machine.sessions().rights(id));
+                    let text = format!("joined with the host at {peer}{}", rights.limits());
                     self.peers.insert(host, peer);
                     (Level::Info, text)
                 }

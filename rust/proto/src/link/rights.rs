@@ -1,0 +1,77 @@
+//! What a peer may do, by the role in its certificate: the table of `docs/security.md`.
+
+/// Rights of the holder of a certificate. A token gives all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// To order samples, and to set models.
+    pub orders: bool,
+    /// To make samples for others.
+    pub serves: bool,
+    /// To be a rank of a group.
+    pub is_rank: bool,
+}
+
+impl Rights {
+    /// Of a token, of an administrator, and of a certificate that names no role.
+    pub const ALL: Self = Self { orders: true, serves: true, is_rank: true };
+    pub(super) const NONE: Self = Self { orders: false, serves: false, is_rank: false };
+
+    /// Those of the URIs `softs://JOB/ROLE[/NAME]` in a certificate, together.
+    pub fn of_uris<'a>(uris: impl Iterator<Item = &'a str>) -> Self {
+        let roles = uris.filter_map(|uri| uri.strip_prefix("softs://")?.split('/').nth(1));
+        roles.map(Self::of_role).reduce(Self::or).unwrap_or(Self::ALL)
+    }
+
+    /// What a host may not do on a link, for the log; nothing where it may do all.
+    #[must_use]
+    pub fn limits(self) -> &'static str {
+        match (self.orders, self.serves) {
+            (true, false) => "; its role makes no samples for others",
+            (false, true) => "; its role orders no samples, and sets no models",
+            _ => "",
+        }
+    }
+
+    fn of_role(role: &str) -> Self {
+        match role {
+            "holder" | "admin" => Self::ALL,
+            "student" => Self { orders: true, ..Self::NONE },
+            "teacher" => Self { serves: true, ..Self::NONE },
+            "rank" => Self { is_rank: true, ..Self::NONE },
+            _ => Self::NONE,
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            orders: self.orders || other.orders,
+            serves: self.serves || other.serves,
+            is_rank: self.is_rank || other.is_rank,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rights;
+
+    #[test]
+    fn a_certificate_has_the_rights_of_all_roles_that_it_names() {
+        let (none, all) = (Rights::NONE, Rights::ALL);
+        for (uris, rights) in [
+            (&["softs://0123/holder"][..], all),
+            (&["softs://digits/admin/anna"], all),
+            (&[], all),
+            (&["https://digits/teacher/a", "softs://digits"], all),
+            (&["softs://digits/student/a"], Rights { orders: true, ..none }),
+            (&["softs://digits/teacher"], Rights { serves: true, ..none }),
+            (&["softs://digits/rank/0"], Rights { is_rank: true, ..none }),
+            (&["softs://d/student/a", "softs://d/teacher/a"], Rights { is_rank: false, ..all }),
+            (&["softs://digits/Teacher/a"], none),
+            (&["softs://digits//a"], none),
+            (&["softs://digits/watch/a", "https://digits"], none),
+        ] {
+            assert_eq!(Rights::of_uris(uris.iter().copied()), rights, "{uris:?}");
+        }
+    }
+}
