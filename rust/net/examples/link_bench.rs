@@ -86,12 +86,17 @@ fn raw(size: usize) -> Outcome<f64> {
     let (mut receiver, _) = listener.accept()?;
     sender.set_nodelay(true)?;
     let sending = thread::spawn(move || {
-        let bytes = vec![7; size.max(64 << 10)];
-        while sender.write_all(&bytes).is_ok() {}
+        let unit = size.max(64 << 10);
+        let bytes = vec![7; WINDOW_BYTES / unit * unit];
+        while bytes.chunks(unit).all(|one| sender.write_all(one).is_ok()) {}
     });
-    let (mut slot, mut n_bytes) = (vec![0; size.max(256 << 10)], 0);
+    let unit = size.max(256 << 10);
+    let (mut slots, mut n_bytes, mut at) = (vec![0; WINDOW_BYTES / unit * unit], 0, 0);
     let rate = rate(|| {
-        n_bytes += receiver.read(&mut slot)?;
+        let end = (at / unit + 1) * unit;
+        let got = receiver.read(&mut slots[at..end])?;
+        n_bytes += got;
+        at = (at + got) % slots.len();
         let n = n_bytes / size;
         n_bytes %= size;
         Ok(n as u64)
