@@ -88,7 +88,7 @@ pub use process::{
     Identity, Liveness, NotSent, ProcessWatch, ThreadSignal, host_id, is_process_alive, start_of,
 };
 pub use segment::{
-    AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, RaggedLayout, RaggedRows,
-    RaggedTensor, Rows, Segment, SlotView, sweep,
+    AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, MOST_OPEN, N_LANES, Names, RaggedLayout,
+    RaggedRows, RaggedTensor, Rows, Segment, SlotView, sweep,
 };
 pub use silence::{silence, unacknowledged};

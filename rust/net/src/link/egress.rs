@@ -9,7 +9,7 @@ use softs_proto::bridge::{Asked, Demand, Piece};
 use softs_proto::client::{Lanes, SlotId};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{MediumKind, MediumProfile, Message};
-use softs_shm::{ForeignBytes, RaggedLayout, Segment, SegmentError, SlotView, host_id};
+use softs_shm::{ForeignBytes, MOST_OPEN, RaggedLayout, Segment, SegmentError, SlotView, host_id};
 
 use super::ingress::Machine;
 use super::layouts::ragged_of;
@@ -21,8 +21,6 @@ use crate::{Endpoint, NetError};
 /// Bytes of the slots of one product, unless so few slots have more.
 const MEMORY_BYTES: u64 = 64 << 20;
 const LEAST_SLOTS: u64 = 8;
-/// What one lane takes.
-const MOST_SLOTS: u64 = 3072;
 /// Slots of a page or more begin on a cache line, as those of other clients do.
 const PAGE_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 64;
@@ -113,7 +111,7 @@ impl Product {
     fn segment(&self) -> Result<Segment, SegmentError> {
         let is_large = self.slot_size >= PAGE_BYTES;
         let stride = if is_large { self.slot_size.next_multiple_of(LINE_BYTES) } else { self.slot_size };
-        let n_slots = (MEMORY_BYTES / stride).clamp(LEAST_SLOTS, MOST_SLOTS);
+        let n_slots = (MEMORY_BYTES / stride).clamp(LEAST_SLOTS, u64::from(MOST_OPEN));
         Segment::create_shm_apart(None, self.slot_size, stride, n_slots, None)
     }
 

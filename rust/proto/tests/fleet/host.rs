@@ -23,7 +23,7 @@ use crate::supplier::{Job, SupplierProcess};
 
 /// Bytes of the slots of one product that other hosts order, and how many slots there are at most.
 const EGRESS_BYTES: u64 = 64 << 20;
-const EGRESS_SLOTS: u64 = 3072;
+const EGRESS_SLOTS: u64 = 12_288;
 
 /// A product that other hosts order.
 #[derive(Debug)]

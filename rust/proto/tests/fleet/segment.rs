@@ -9,7 +9,7 @@ use softs_proto::client::SlotId;
 use crate::lane_model::{Claim, ModelLanes};
 
 /// Orders that a lane takes.
-const LANE_ORDERS: usize = 3072;
+const LANE_ORDERS: usize = 12_288;
 
 /// What is in a slot: its number in the stream, and the model that has made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::area::{Area, MAX_TEXT};
 use super::atomics::Ordering;
 use super::cell::{CellValue, State};
 use super::{Claim, Ending, Finished, LaneClient, LaneRef, LaneSupplier, errors};
-use crate::{CachePolicy, Identity, N_LANES, Segment, SegmentError};
+use crate::{CachePolicy, Identity, MOST_OPEN, N_LANES, Segment, SegmentError};
 
 /// A segment with its lane client; its names are removed at the end.
 pub(super) struct Client {
@@ -104,11 +104,11 @@ fn a_sample_is_ordered_claimed_published_and_polled() {
 
 #[test]
 fn orders_that_end_out_of_order_are_found() {
-    for n_slots in [5, 64, 300, 5000] {
+    for n_slots in [5, 64, 300, 13_000] {
         let mut client = Client::new(n_slots);
         let supplier = client.supplier();
         let lane = client.lanes.open_lane().unwrap();
-        let n = (n_slots as u32).min(3072);
+        let n = (n_slots as u32).min(MOST_OPEN);
         for slot in 0..n {
             assert!(client.lanes.place(lane, slot, 0));
         }

@@ -10,7 +10,7 @@ use super::ragged_layout::{RaggedLayout, RaggedTensor};
 /// First bytes of a control block.
 pub const MAGIC: [u8; 8] = *b"SLSEGMNT";
 /// The layout described in `docs/segment.md`.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 const NAME_CAP: usize = 256;
 /// Ragged tensors of which a block tells.
 pub(crate) const RAGGED_CAP: usize = 128;
@@ -292,7 +292,7 @@ mod tests {
         };
         assert_eq!(with(0, b"X"), Ok(None), "a block with another magic is not a control block");
         let older = with(8, &1_u32.to_le_bytes()).unwrap_err();
-        assert!(older.contains("layout version 1, this softs-fast knows 5"), "{older}");
+        assert!(older.contains("layout version 1, this softs-fast knows 6"), "{older}");
         let mut uneven = good;
         uneven[48] = 1;
         assert!(Control::decode(&uneven, len + 1).is_err(), "a gap that is not a multiple of a page");

@@ -24,7 +24,9 @@ pub(crate) const CELLS_AT: u64 = ERRORS_AT + N_ERRORS as u64 * ERROR_LEN;
 /// The area begins at a multiple of a page, and its length is one.
 const PAGE: u64 = 4096;
 const MIN_CAPACITY: u32 = 8;
-const MAX_CAPACITY: u32 = 4096;
+const MAX_CAPACITY: u32 = 16 << 10;
+/// Orders that a lane takes at most, where it has as many slots.
+pub const MOST_OPEN: u32 = MAX_CAPACITY - MAX_CAPACITY / 4;
 
 /// Offsets and lengths in a lane area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +70,15 @@ mod tests {
         let len = |n_slots| LaneLayout::new(n_slots).map(LaneLayout::len);
         assert_eq!(len(1), Some(151_552));
         assert_eq!(len(16), Some(159_744));
-        assert_eq!(len(4096), Some(1_200_128));
-        for (n_slots, capacity) in [(1, 8), (6, 8), (7, 16), (12, 16), (16, 32), (100, 256), (3072, 4096)] {
+        assert_eq!(len(4096), Some(2_248_704));
+        for (n_slots, capacity) in [(1, 8), (6, 8), (7, 16), (12, 16), (16, 32), (100, 256), (12_288, 16_384)]
+        {
             let layout = LaneLayout::new(n_slots).unwrap();
             assert_eq!(layout.capacity, capacity, "{n_slots}");
             assert!(layout.max_open() as u64 >= n_slots, "all slots can be on order");
         }
-        assert_eq!(LaneLayout::new(3073).unwrap().max_open(), 3072);
-        assert_eq!(LaneLayout::new(1 << 20).unwrap().capacity, 4096);
+        assert_eq!(LaneLayout::new(12_289).unwrap().max_open(), MOST_OPEN as usize);
+        assert_eq!(LaneLayout::new(1 << 20).unwrap().capacity, MAX_CAPACITY);
         assert_eq!((len(0), len((1 << 20) + 1), len(u64::MAX)), (None, None, None));
     }
 }

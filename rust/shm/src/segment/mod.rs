@@ -39,7 +39,7 @@ pub(crate) use lane_layout::{
     CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, LaneLayout, N_ERRORS, SUPPLIER_LEN,
     SUPPLIERS_AT,
 };
-pub use lane_layout::{MAX_SUPPLIERS, N_LANES};
+pub use lane_layout::{MAX_SUPPLIERS, MOST_OPEN, N_LANES};
 pub use layout::BLOCK_LEN;
 #[cfg(not(feature = "loom"))]
 pub(crate) use map::Map;
