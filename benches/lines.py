@@ -59,7 +59,9 @@ def teach(folder: Path, size: int, address: str) -> None:
             batch_config=config_of(size),
             max_batch=512,
         ),
-        sf.HostLink(endpoints, listen=f"{address}:{PORT}", credentials=TlsFiles(token_file=folder / "token")) as link,
+        sf.HostLink(
+            endpoints, listen=f"{address}:{PORT}", credentials=TlsFiles(token_file=folder / "token")
+        ) as link,
     ):
         (folder / "ready").touch()
         link.wait()
@@ -71,7 +73,9 @@ def study(folder: Path, size: int, address: str) -> Iterator[int]:
     n_slots = min(WINDOW_BYTES // size, MOST_SLOTS)
     with (
         sf.Broker(endpoints),
-        sf.HostLink(endpoints, connect=[f"{address}:{PORT}"], credentials=TlsFiles(token_file=folder / "token")),
+        sf.HostLink(
+            endpoints, connect=[f"{address}:{PORT}"], credentials=TlsFiles(token_file=folder / "token")
+        ),
         sf.SoftDataLoader(
             "p", endpoints.frontend, config_of(size), num_slots=n_slots, batch_size=BATCH_SIZE, ordered=True
         ) as loader,
@@ -178,7 +182,7 @@ def both(network: Network, congestion: str) -> list[Host]:
     """Return two hosts with this congestion control of TCP."""
     hosts = [network.host(switched=False) for _ in range(2)]
     for host in hosts:
-        host.run("sysctl", "-qw", f"net.ipv4.tcp_congestion_control={congestion}")
+        host.run("sh", "-c", f"echo {congestion} > /proc/sys/net/ipv4/tcp_congestion_control")
     return hosts
 
 
@@ -195,7 +199,9 @@ def main() -> None:
     from emulator import Shape
 
     print(describe_commit()["hash"][:9], describe_machine())
-    print(f"{options.megabits:g} Mb/s, {options.congestion}; samples of a second, medians of {options.rounds}")
+    print(
+        f"{options.megabits:g} Mb/s, {options.congestion}; samples of a second, medians of {options.rounds}"
+    )
     print(f"| round trip, loss, bytes | {' | '.join(options.ways)} |\n|{'---|' * (1 + len(options.ways))}")
     for (round_trip_s, loss), size in itertools.product(LINES, SIZES):
         rates: dict[str, list[float]] = {way: [] for way in options.ways}

@@ -33,7 +33,7 @@ GOOD = Machine(
     huge_pages="advise",
     loopback_error=None,
     has_route=True,
-    congestion_control="bbr",
+    congestion_controls=("reno", "bbr"),
     taken={},
 )
 
@@ -87,8 +87,13 @@ def test_a_machine_without_a_flaw() -> None:
             {"taken": {"paramserver run": "127.0.0.1:8000"}},
         ),
         ("note", "other hosts", "must run on this machine", {"has_route": False}),
-        ("ok", "other hosts", "tcp_congestion_control=bbr", {"congestion_control": "cubic"}),
-        ("ok", "other hosts", "TCP: not known", {"congestion_control": None}),
+        (
+            "note",
+            "other hosts",
+            "tcp_allowed_congestion_control='reno cubic bbr'",
+            {"congestion_controls": ("reno", "cubic")},
+        ),
+        ("ok", "other hosts", "there is a route", {"congestion_controls": ()}),
         ("ok", "GPUs", "none", {"n_gpus": 0, "cuda_build": None}),
         ("problem", "GPUs", "built without CUDA", {"cuda_build": None}),
         ("problem", "GPUs", "build for processors", {"packages": {**GOOD.packages, "torch": "2.15.0+cpu"}}),

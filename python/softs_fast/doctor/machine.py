@@ -54,7 +54,7 @@ class Machine:
         huge_pages: Kernel's rule for huge pages in shared memory, such as "advise".
         loopback_error: Why a server on loopback cannot be reached; None: it can.
         has_route: Whether there is a route to other machines.
-        congestion_control: Congestion control of TCP, such as "cubic"; None: not known.
+        congestion_controls: Congestion controls of TCP that each process may choose; empty: not known.
         taken: Commands for which something listens already at the default address, with that address.
     """
 
@@ -80,7 +80,7 @@ class Machine:
     huge_pages: str | None
     loopback_error: str | None
     has_route: bool
-    congestion_control: str | None
+    congestion_controls: tuple[str, ...]
     taken: Mapping[str, str]
 
 
@@ -115,7 +115,9 @@ def look(root: Path = Path("/")) -> Machine:
         huge_pages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         loopback_error=_loopback_error(),
         has_route=any(_has_route(family, host) for family, host in _ELSEWHERE),
-        congestion_control=_text(root / "proc/sys/net/ipv4/tcp_congestion_control") or None,
+        congestion_controls=tuple(
+            (_text(root / "proc/sys/net/ipv4/tcp_allowed_congestion_control") or "").split()
+        ),
         taken={name: "{}:{}".format(*at) for name, at in _LISTEN.items() if _is_taken(at)},
     )
 

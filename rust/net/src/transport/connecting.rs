@@ -198,6 +198,7 @@ fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let fd =
         socket::stream_socket(socket::tcp_family(address), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     prepare_tcp(&fd, KeepAlive::default())?;
+    socket::prefer_bbr(&fd, address.ip());
     match rustix::net::connect(&fd, &address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(fd),
         Err(error) => Err(error),

@@ -127,7 +127,12 @@ impl Listener {
                 Owner::Gone => Accepted::Gone,
                 Owner::Foreign(uid) => Accepted::Foreigner { uid },
                 Owner::Welcome => match socket::prepare_tcp(&fd, self.keep_alive) {
-                    Ok(()) => Accepted::Peer(fd),
+                    Ok(()) => {
+                        if let Some(peer) = socket::tcp_host(&fd) {
+                            socket::prefer_bbr(&fd, peer);
+                        }
+                        Accepted::Peer(fd)
+                    }
                     Err(_) => Accepted::Gone,
                 },
             };

@@ -159,6 +159,14 @@ pub(crate) fn prepare_tcp(fd: &OwnedFd, keep_alive: KeepAlive) -> Result<(), Err
     sockopt::set_tcp_user_timeout(fd, millis)
 }
 
+/// Has a connection to another host send by a model of the line (BBR), where the kernel allows it: others take each lost
+/// packet for a line that is full.
+pub(crate) fn prefer_bbr(fd: &OwnedFd, peer: IpAddr) {
+    if !peer.to_canonical().is_loopback() {
+        let _allowed = sockopt::set_tcp_congestion(fd, "bbr");
+    }
+}
+
 /// The host at the other end of a TCP socket; `None` for a Unix socket, and where the other end is gone.
 pub(crate) fn tcp_host(fd: &OwnedFd) -> Option<IpAddr> {
     let peer = SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()?;
@@ -284,5 +292,19 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(&fd).unwrap(), keep_alive.interval);
         assert_eq!(sockopt::tcp_keepcnt(&fd).unwrap(), keep_alive.count);
         assert_eq!(sockopt::tcp_user_timeout(&fd).unwrap(), 11_000);
+    }
+
+    #[test]
+    fn connections_to_other_hosts_prefer_bbr_where_it_is_allowed() {
+        let of = |peer: [u8; 4]| {
+            let fd = stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC).unwrap();
+            sockopt::set_tcp_congestion(&fd, "reno").unwrap();
+            prefer_bbr(&fd, peer.into());
+            sockopt::tcp_congestion(&fd).unwrap()
+        };
+        let other = stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC).unwrap();
+        let is_allowed = sockopt::set_tcp_congestion(&other, "bbr").is_ok();
+        assert_eq!(of([10, 0, 0, 1]), if is_allowed { "bbr" } else { "reno" });
+        assert_eq!(of([127, 0, 0, 2]), "reno");
     }
 }
