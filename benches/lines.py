@@ -7,7 +7,9 @@ them. Every way is measured for each line in turn, from the first sample on, wit
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
+import signal
 import socket
 import statistics
 import sys
@@ -84,6 +86,37 @@ def study(folder: Path, size: int, address: str) -> Iterator[int]:
             yield batch["x"].numel()
 
 
+def teach_by_medium(folder: Path, size: int, address: str) -> None:
+    """Be the broker and the supplier of a host, without a link."""
+    endpoints = sf.EndpointConfig(f"tcp://{address}:{PORT}", f"tcp://{address}:{PORT + 1}")
+    medium = functools.partial(sf.TCPMedium, allow_remote=True)
+    whole = np.ones((512, size), np.uint8)
+    with (
+        sf.Broker(endpoints, allow_remote=True),
+        sf.Supplier(
+            batch_generator_fn=lambda product, n: {"x": whole[:n]},
+            product_ids=["p"],
+            endpoint=endpoints.backend,
+            medium_cls=medium,
+            batch_config=config_of(size),
+            max_batch=512,
+        ),
+    ):
+        (folder / "ready").touch()
+        signal.pause()
+
+
+def study_by_medium(folder: Path, size: int, address: str) -> Iterator[int]:
+    """Be the loader of the other host; bytes of each batch."""
+    with socket.create_connection((address, PORT)) as peer:
+        medium = functools.partial(sf.TCPMedium, host=peer.getsockname()[0], allow_remote=True)
+    with sf.SoftDataLoader(
+        "p", f"tcp://{address}:{PORT}", config_of(size), num_slots=64, batch_size=1, medium_cls=medium
+    ) as loader:
+        for batch in loader:
+            yield batch["x"].numel()
+
+
 def send_raw(folder: Path, size: int, address: str) -> None:
     """Write to one connection."""
     with socket.create_server((address, PORT)) as server:
@@ -139,6 +172,7 @@ def pull_encrypted(folder: Path, size: int, address: str) -> Iterator[int]:
 WAYS: dict[str, tuple[Callable[[Path, int, str], None], Callable[[Path, int, str], Iterator[int]]]] = {
     "TCP alone": (send_raw, receive_raw),
     "softs-fast, TLS": (teach, study),
+    "TCP medium": (teach_by_medium, study_by_medium),
     "ZeroMQ": (push, pull),
     "ZeroMQ, CURVE": (push_encrypted, pull_encrypted),
 }
