@@ -61,7 +61,14 @@ def run_student(options: dict[str, Any]) -> None:
     with (
         broker(options) as endpoints,
         sf.SoftDataLoader(
-            "p", endpoints.frontend, CONFIG, num_slots=64, batch_size=BATCH, ordered=True
+            # It waits out the longest cut.
+            "p",
+            endpoints.frontend,
+            CONFIG,
+            num_slots=64,
+            batch_size=BATCH,
+            ordered=True,
+            request_timeout=None,
         ) as loader,
     ):
         batches, expected = iter(loader), np.arange(BATCH)
