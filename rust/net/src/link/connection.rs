@@ -129,9 +129,7 @@ impl Connection {
                 Over::Os(error) => os_text(error),
             })?;
             if tls.is_ready() && !was_ready {
-                if let Some(rights) = tls.rights() {
-                    machine.sessions().restrict(id, rights);
-                }
+                machine.sessions().restrict(id, tls.rights());
                 machine.sessions().connected(id);
             }
             if is_emptied {

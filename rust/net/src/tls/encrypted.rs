@@ -44,8 +44,8 @@ impl Encrypted {
         self.0.is_ready()
     }
 
-    /// What the role in the peer's certificate allows, once it is authenticated.
-    pub(crate) fn rights(&self) -> Option<Rights> {
+    /// What the role in the peer's certificate allows; nothing before it is authenticated.
+    pub(crate) fn rights(&self) -> Rights {
         self.0.rights()
     }
 

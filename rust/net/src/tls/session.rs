@@ -278,14 +278,15 @@ impl Session {
         self.is_ready
     }
 
-    /// What the role in the peer's certificate allows, once it is authenticated.
+    /// What the role in the peer's certificate allows; nothing before it is authenticated.
     #[must_use]
-    pub fn rights(&self) -> Option<Rights> {
+    pub fn rights(&self) -> Rights {
         let certificates = match &self.connection {
             Connection::Client(client) => client.peer_certificates(),
             Connection::Server(server) => server.peer_certificates(),
         };
-        rights(certificates?.first()?).ok().filter(|_| self.is_ready)
+        let own = certificates.and_then(|all| all.first()).filter(|_| self.is_ready);
+        own.and_then(|own| rights(own).ok()).unwrap_or(Rights::NONE)
     }
 
     /// Whether the peer has said that it sends nothing more.

@@ -212,7 +212,7 @@ impl<C, L: Lanes> Exchange<C, L> {
         found.reserve(bridge)?;
         found
             .closed
-            .push_back((bridge, "its certificate gives it no right to order; it needs the role student"));
+            .push_back((bridge, "by its certificate this host may order none; it needs the role student"));
         Ok(())
     }
 

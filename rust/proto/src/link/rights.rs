@@ -14,7 +14,8 @@ pub struct Rights {
 impl Rights {
     /// Of a token, of an administrator, and of a certificate that names no role.
     pub const ALL: Self = Self { orders: true, serves: true, is_rank: true };
-    pub(super) const NONE: Self = Self { orders: false, serves: false, is_rank: false };
+    /// Of a role that is not known.
+    pub const NONE: Self = Self { orders: false, serves: false, is_rank: false };
 
     /// Those of the URIs `softs://JOB/ROLE[/NAME]` in a certificate, together.
     pub fn of_uris<'a>(uris: impl Iterator<Item = &'a str>) -> Self {
