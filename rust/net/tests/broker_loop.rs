@@ -74,8 +74,8 @@ fn warning(broker: &BrokerHandle) -> String {
 
 fn options_for_tcp(scratch: &Scratch) -> softs_net::BrokerOptions {
     let mut options = scratch.options();
-    options.frontend = "tcp://127.0.0.1:0".parse().unwrap();
-    options.backend = "tcp://[::1]:0".parse().unwrap();
+    options.ends[0] = "tcp://127.0.0.1:0".parse().unwrap();
+    options.ends[1] = "tcp://[::1]:0".parse().unwrap();
     options
 }
 

@@ -29,7 +29,7 @@ fn a_broker_turns_other_users_away() {
     let scratch = Scratch::new();
     open_to_all(&scratch.0);
     let mut options = scratch.options();
-    options.backend = format!("ipc://@softs-foreign-{}", std::process::id()).parse().unwrap();
+    options.ends[1] = format!("ipc://@softs-foreign-{}", std::process::id()).parse().unwrap();
     let broker = BrokerHandle::start(options).unwrap();
     open_to_all(&scratch.path("front"));
     let (frontend, backend) = broker.endpoints();
@@ -51,8 +51,8 @@ fn a_broker_turns_other_users_away_on_loopback_unless_other_machines_are_welcome
     let scratch = Scratch::new();
     open_to_all(&scratch.0);
     let mut options = scratch.options();
-    options.frontend = "tcp://127.0.0.1:0".parse().unwrap();
-    options.backend = "tcp://[::1]:0".parse().unwrap();
+    options.ends[0] = "tcp://127.0.0.1:0".parse().unwrap();
+    options.ends[1] = "tcp://[::1]:0".parse().unwrap();
     let broker = BrokerHandle::start(options.clone()).unwrap();
     let (frontend, backend) = broker.endpoints();
     for endpoint in [&frontend, &backend] {

@@ -91,8 +91,8 @@ fn an_idle_control_channel() {
     let before = (tasks().len(), descriptors());
     let options = ControlOptions::new(scratch.endpoint("control"), scratch.endpoint("publication"));
     let channel = ControlHandle::start(&options).unwrap();
-    let student = ControlStudent::new(options.control.clone(), 0, 64).unwrap();
-    let worker = ControlSubscriber::new(options.publication.clone()).unwrap();
+    let student = ControlStudent::new(options.ends[0].clone(), 0, 64).unwrap();
+    let worker = ControlSubscriber::new(options.ends[1].clone()).unwrap();
     assert!(matches!(
         student.set_model("m", b"\xc0", WATCHDOG, &mut || false),
         Waited::Ready(Outcome::Done(1))

@@ -39,21 +39,21 @@ impl Mesh {
         let (endpoint, key) = (listening.endpoint().to_owned(), listening.key());
         let (listening, joined) = (Mutex::new(Some(listening)), Mutex::default());
         let is_shut = AtomicBool::new(false);
-        Ok(Self { rank: Owned::new(Rank { endpoint, key, listening, joined, is_shut }) })
+        Ok(Self { rank: Owned::new("group", Rank { endpoint, key, listening, joined, is_shut }) })
     }
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.here(py)?.endpoint.clone())
+        Ok(self.rank.here(py)?.endpoint.clone())
     }
 
     #[getter]
     fn key(&self, py: Python<'_>) -> PyResult<Key> {
-        Ok(self.here(py)?.key)
+        Ok(self.rank.here(py)?.key)
     }
 
     fn join(&self, py: Python<'_>, rank: usize, peers: Vec<(String, Key)>, timeout_s: f64) -> PyResult<()> {
-        let own = self.here(py)?;
+        let own = self.rank.here(py)?;
         let timeout = duration(py, "timeout_s", timeout_s)?;
         let place =
             |(endpoint, key): &(String, Key)| endpoint.parse::<Endpoint>().map(|endpoint| (endpoint, *key));
@@ -96,7 +96,7 @@ impl Mesh {
 
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        self.here(py)?;
+        self.rank.here(py)?;
         Ok(self.mesh(py).map_or_else(|_| Vec::new(), |mesh| mesh.lost()))
     }
 
@@ -106,13 +106,14 @@ impl Mesh {
     }
 
     fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
-        let (joined, stall) = (lock(&self.here(py)?.joined).clone(), duration(py, "timeout_s", timeout_s)?);
+        let (joined, stall) =
+            (lock(&self.rank.here(py)?.joined).clone(), duration(py, "timeout_s", timeout_s)?);
         let Some(mesh) = joined else { return Ok(()) };
         blocking(py, &mesh, |mesh, interrupted| mesh.drain(stall, interrupted))
     }
 
     fn shut_down(&self, py: Python<'_>) -> PyResult<()> {
-        let own = self.here(py)?;
+        let own = self.rank.here(py)?;
         own.is_shut.store(true, Ordering::Release);
         lock(&own.listening).take();
         if let Some(mesh) = &*lock(&own.joined) {
@@ -123,12 +124,8 @@ impl Mesh {
 }
 
 impl Mesh {
-    fn here(&self, py: Python<'_>) -> PyResult<&Rank> {
-        self.rank.here(py, "group")
-    }
-
     fn mesh(&self, py: Python<'_>) -> PyResult<Arc<NetMesh>> {
-        let joined = lock(&self.here(py)?.joined).clone();
+        let joined = lock(&self.rank.here(py)?.joined).clone();
         joined.ok_or_else(|| raise(py, "ConfigError", "this mesh was not joined".to_owned()))
     }
 }

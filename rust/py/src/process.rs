@@ -56,13 +56,15 @@ pub(crate) fn end_after(
 #[derive(Debug)]
 pub(crate) struct Owned<T> {
     value: Arc<T>,
+    /// For errors.
+    what: &'static str,
     process: ProcessToken,
     pid: u32,
 }
 
 impl<T> Owned<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self { value: Arc::new(value), process: ProcessToken::current(), pid: std::process::id() }
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        Self { value: Arc::new(value), what, process: ProcessToken::current(), pid: std::process::id() }
     }
 
     /// The handle for a thread of this process. A fork has no such thread, so the reference is never dropped there.
@@ -76,11 +78,11 @@ impl<T> Owned<T> {
     }
 
     /// The handle, or the error of a fork.
-    pub(crate) fn here(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&T> {
         if let Some(handle) = self.unless_forked() {
             return Ok(handle);
         }
-        let (owner, child) = (self.pid, std::process::id());
+        let (what, owner, child) = (self.what, self.pid, std::process::id());
         Err(raise(
             py,
             "ForkedError",
@@ -88,6 +90,15 @@ impl<T> Owned<T> {
                 "this {what} was opened by process {owner} and cannot be used in its fork {child}; open one after the fork, in the process that uses it"
             ),
         ))
+    }
+}
+
+impl<T: Sync> Owned<T> {
+    /// Ends the handle's work without the GIL. Not in a fork, which has no thread to end, and the parent's sockets.
+    pub(crate) fn end(&self, py: Python<'_>, end: impl FnOnce(&T) + Send) {
+        if let Some(handle) = self.unless_forked() {
+            py.detach(|| end(handle));
+        }
     }
 }
 

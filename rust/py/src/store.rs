@@ -39,19 +39,16 @@ impl StoreServer {
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let server =
             py.detach(|| NetServer::start(&endpoint, credentials, StoreLimits { bytes: most_bytes }));
-        Ok(Self { server: Owned::new(server.map_err(|error| net_error(py, &error))?) })
+        Ok(Self { server: Owned::new("store", server.map_err(|error| net_error(py, &error))?) })
     }
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.server.here(py, "store")?.endpoint().to_owned())
+        Ok(self.server.here(py)?.endpoint().to_owned())
     }
 
     fn close(&self, py: Python<'_>) {
-        // In a fork there is no thread to end, and the sockets are the parent's.
-        if let Some(server) = self.server.unless_forked() {
-            py.detach(|| server.close());
-        }
+        self.server.end(py, |server| server.close());
     }
 }
 
@@ -68,7 +65,7 @@ impl StoreClient {
         let client = connected.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "connecting was interrupted".to_owned()))?;
-        Ok(Self { client: Owned::new(client) })
+        Ok(Self { client: Owned::new("store", client) })
     }
 
     fn set(&self, py: Python<'_>, key: &[u8], value: &[u8], timeout_s: f64) -> Answered {
@@ -120,7 +117,7 @@ impl StoreClient {
             Reply::Found(found) => Ok(Said::Found(found)),
             Reply::Refused(why) => Err(why),
         };
-        let asked = blocking(py, self.client.here(py, "store")?, |client, interrupted| {
+        let asked = blocking(py, self.client.here(py)?, |client, interrupted| {
             client.ask(request, timeout, interrupted, take)
         })?;
         let said = asked.map_err(|error| net_error(py, &error))?.ready();

@@ -2,7 +2,5 @@
 
 mod handle;
 mod machine;
-mod options;
 
-pub use handle::BrokerHandle;
-pub use options::BrokerOptions;
+pub use handle::{BrokerHandle, BrokerOptions};

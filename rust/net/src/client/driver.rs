@@ -139,7 +139,7 @@ impl Client {
         let started = Instant::now();
         let mut now = started;
         loop {
-            let waitable = {
+            let (waitable, budget) = {
                 let mut inner = self.lock();
                 if self.is_closed() {
                     return Waited::TimedOut;
@@ -153,13 +153,13 @@ impl Client {
                 if let Some(found) = found {
                     return Waited::Ready(found);
                 }
-                inner.link.spinning_waitable()
+                (inner.link.waitable(), inner.link.spin_budget())
             };
             let left = timeout.saturating_sub(now.saturating_duration_since(started));
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            if !self.spin(&waitable, left) {
+            if !self.spin(&waitable, budget.min(left)) {
                 self.block(now, &waitable, left.min(SLICE), &missing);
             }
             if interrupted() {
@@ -170,8 +170,7 @@ impl Client {
     }
 
     /// Spins on the lanes and the socket for a moment, if that has paid off lately; whether something came.
-    fn spin(&self, waitable: &Waitable, left: Duration) -> bool {
-        let budget = waitable.spin.min(left);
+    fn spin(&self, waitable: &Waitable, budget: Duration) -> bool {
         if budget.is_zero() {
             return false;
         }
@@ -191,7 +190,7 @@ impl Client {
                 std::thread::yield_now();
             }
         };
-        self.lock().link.waited(Some(found));
+        self.lock().link.note_spin(found);
         found
     }
 

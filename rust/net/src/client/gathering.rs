@@ -10,6 +10,7 @@ use softs_shm::{RaggedRows, Rows, Segment, SegmentError};
 
 use super::driver::Client;
 use super::state::SLICE;
+use crate::runtime::mutex::wait_in_slices;
 use crate::waited::Waited;
 
 /// Bytes that are taken at once: so few that suppliers have the slots back while caches still know them.
@@ -175,25 +176,17 @@ impl<'a> Gathering<'a> {
     /// Waits for its turn and takes samples; the row of the first of them. `None` when there is nothing more to take.
     fn take_some(&self, slots: &mut Vec<SlotId>, interrupted: &mut dyn FnMut() -> bool) -> Option<usize> {
         slots.clear();
-        let (first_row, most) = {
-            let mut state = self.lock();
-            while state.is_taking && !state.is_over {
-                let (next, waited) =
-                    self.changed.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner);
-                state = next;
-                if waited.timed_out() {
-                    drop(state);
-                    let stop = interrupted();
-                    state = self.lock();
-                    state.is_over |= stop;
-                }
-            }
-            if state.is_over {
-                return None;
-            }
-            state.is_taking = true;
-            (state.n_taken, self.at_once.min(self.batch.n - state.n_taken))
+        let waited = wait_in_slices(&self.state, &self.changed, SLICE, Duration::MAX, interrupted, |state| {
+            let is_mine = !state.is_over && !state.is_taking;
+            state.is_taking |= is_mine;
+            (is_mine || state.is_over).then_some(is_mine.then_some(state.n_taken))
+        });
+        let Waited::Ready(turn) = waited else {
+            self.lock().is_over = true;
+            return None;
         };
+        let first_row = turn?;
+        let most = self.at_once.min(self.batch.n - first_row);
         let found = (self.take)(most, slots, interrupted);
         let measured = self.batch.measure(slots, first_row);
         let is_measured = measured.is_ok();

@@ -13,7 +13,7 @@ use super::batch_queue::{BatchQueue, Chunk, Front};
 use super::driver::Client;
 use super::gathering::{AT_ONCE, Batch, GatherError};
 use super::state::SLICE;
-use crate::runtime::mutex::lock;
+use crate::runtime::mutex::{lock, wait_for, wait_in_slices};
 use crate::waited::Waited;
 
 /// One part of the samples of a batch, and the memory of its rows.
@@ -175,38 +175,19 @@ impl GatherPipeline {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Arc<PipelineBatch>>, GatherError> {
-        let started = Instant::now();
         if self.n_threads == 0 {
             self.shared.fill_oldest(timeout, interrupted);
             return self.try_wait();
         }
-        loop {
-            let mut state = self.shared.lock();
-            let slice_began = Instant::now();
-            loop {
-                match state.queue.front() {
-                    Front::Complete(batch) => return Ok(Some(batch)),
-                    Front::Failed(error) => return Err(error),
-                    Front::Ended | Front::Empty => return Ok(None),
-                    Front::Pending => {}
-                }
-                let left = timeout.saturating_sub(started.elapsed());
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                let slice = SLICE.saturating_sub(slice_began.elapsed());
-                if slice.is_zero() {
-                    break;
-                }
-                let waited = self.shared.progress.wait_timeout(state, left.min(slice));
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            // A signal handler may use this very pipeline, so it must not run under the lock.
-            drop(state);
-            if interrupted() {
-                return Ok(None);
-            }
-        }
+        let Shared { state, progress, .. } = &*self.shared;
+        let waited =
+            wait_in_slices(state, progress, SLICE, timeout, interrupted, |state| match state.queue.front() {
+                Front::Complete(batch) => Some(Ok(Some(batch))),
+                Front::Failed(error) => Some(Err(error)),
+                Front::Ended | Front::Empty => Some(Ok(None)),
+                Front::Pending => None,
+            });
+        waited.ready().unwrap_or(Ok(None))
     }
 
     /// Whether nothing is filled any more until [`Self::take_back`]. The next [`Self::wait`] says at once what has become
@@ -222,11 +203,9 @@ impl GatherPipeline {
         let shared = &self.shared;
         shared.lock().queue.halt();
         shared.client.wake_waiting();
-        let mut state = shared.lock();
-        while !state.queue.is_quiet() {
-            state = shared.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.queue.drain()
+        let is_busy = |state: &mut State| !state.queue.is_quiet();
+        let quiet = shared.progress.wait_while(shared.lock(), is_busy);
+        quiet.unwrap_or_else(PoisonError::into_inner).queue.drain()
     }
 
     /// As [`Self::take_back`], and ends the threads.
@@ -281,16 +260,11 @@ impl Shared {
     }
 
     fn next_chunk(&self) -> Option<(Chunk, Arc<PipelineBatch>)> {
-        let mut state = self.lock();
-        loop {
-            if state.is_stopped {
-                return None;
-            }
-            if let Some(next) = state.queue.begin() {
-                return Some(next);
-            }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let next = wait_for(&self.state, &self.work, None, |state| match state.is_stopped {
+            true => Some(None),
+            false => state.queue.begin().map(Some),
+        });
+        next.flatten()
     }
 
     /// Fills the oldest batch in the caller's thread.

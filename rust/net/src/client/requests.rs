@@ -61,14 +61,7 @@ impl Client {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Waited<()> {
-        let mut take = |machine: &mut Machine, now| {
-            while slots.len() < most
-                && let Some(slot) = machine.request_sample(now, product)
-            {
-                slots.push(slot);
-            }
-            (!slots.is_empty()).then_some(())
-        };
+        let mut take = |machine: &mut Machine, now| take_samples(machine, now, product, most, slots);
         match self.attempt(&mut take) {
             Some(()) => Waited::Ready(()),
             None => self.wait_for_samples(product, timeout, interrupted, |_| 1, take),
@@ -77,15 +70,7 @@ impl Client {
 
     /// As [`Self::request_samples`], without waiting: whether there were any.
     pub fn try_samples(&self, product: &str, most: usize, slots: &mut Vec<SlotId>) -> bool {
-        let take = |machine: &mut Machine, now| {
-            while slots.len() < most
-                && let Some(slot) = machine.request_sample(now, product)
-            {
-                slots.push(slot);
-            }
-            (!slots.is_empty()).then_some(())
-        };
-        self.attempt(take).is_some()
+        self.attempt(|machine, now| take_samples(machine, now, product, most, slots)).is_some()
     }
 
     /// Puts one slot on order once a broker is there. Ready with `None`: no slot is free.
@@ -338,4 +323,20 @@ impl Client {
         }
         waited
     }
+}
+
+/// Appends finished slots until there are `most`; `None` where there are none at all.
+fn take_samples(
+    machine: &mut Machine,
+    now: Instant,
+    product: &str,
+    most: usize,
+    slots: &mut Vec<SlotId>,
+) -> Option<()> {
+    while slots.len() < most
+        && let Some(slot) = machine.request_sample(now, product)
+    {
+        slots.push(slot);
+    }
+    (!slots.is_empty()).then_some(())
 }

@@ -30,9 +30,6 @@ impl PeerMachine for Machine {
     fn handle_message(&mut self, now: Instant, frames: &[&[u8]]) {
         StateMachine::handle_message(self, now, frames);
     }
-    fn wants_transmit(&self, _now: Instant) -> bool {
-        true
-    }
     fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool {
         StateMachine::poll_transmit(self, now, out)
     }

@@ -3,19 +3,19 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use softs_proto::Dialect;
 use softs_proto::control::{Model, Outcome, Request, Student as Machine};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::Message;
 
 use crate::error::NetError;
-use crate::runtime::mutex::lock;
+use crate::runtime::mutex::{lock, wait_in_slices};
 use crate::transport::broker_link::{BrokerLink, PeerMachine};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::nonce::nonce;
@@ -36,14 +36,8 @@ impl PeerMachine for Machine {
     fn handle_message(&mut self, _now: Instant, frames: &[&[u8]]) {
         Machine::handle_message(self, frames);
     }
-    fn wants_transmit(&self, _now: Instant) -> bool {
-        true
-    }
     fn poll_transmit(&mut self, _now: Instant, out: &mut Message) -> bool {
         Machine::poll_transmit(self, out)
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
     }
     fn poll_log(&mut self) -> Option<LogRecord> {
         Machine::poll_log(self)
@@ -189,34 +183,15 @@ impl ControlStudent {
         interrupted: &mut dyn FnMut() -> bool,
         mut check: impl FnMut(&mut Machine) -> Option<T>,
     ) -> Waited<T> {
-        let started = Instant::now();
-        loop {
-            let mut state = self.shared.lock();
-            let seen = Instant::now();
-            loop {
-                if let Some(found) = check(&mut state.link.machine) {
-                    return Waited::Ready(found);
-                }
-                let left = timeout.saturating_sub(started.elapsed());
-                if left.is_zero() || self.shared.is_stopping() {
-                    return Waited::TimedOut;
-                }
-                let slice = SLICE.saturating_sub(seen.elapsed());
-                if slice.is_zero() {
-                    break;
-                }
-                state = self
-                    .shared
-                    .turned
-                    .wait_timeout(state, left.min(slice))
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
-            }
-            // Signal handlers may call this very student, so not under the lock.
-            drop(state);
-            if interrupted() {
-                return Waited::Interrupted;
-            }
+        let Shared { state, turned, .. } = &*self.shared;
+        let waited = wait_in_slices(state, turned, SLICE, timeout, interrupted, |state| {
+            let found = check(&mut state.link.machine);
+            (found.is_some() || self.shared.is_stopping()).then_some(found)
+        });
+        match waited {
+            Waited::Ready(Some(found)) => Waited::Ready(found),
+            Waited::Ready(None) | Waited::TimedOut => Waited::TimedOut,
+            Waited::Interrupted => Waited::Interrupted,
         }
     }
 }
@@ -240,7 +215,7 @@ impl Shared {
             let waitable = state.link.waitable();
             drop(state);
             self.turned.notify_all();
-            waitable.wait(now, None, Some(&self.wake));
+            waitable.sleep(now, Duration::MAX, [self.wake.as_fd()]);
             state = self.lock();
         }
         state.link.close();

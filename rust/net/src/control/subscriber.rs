@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use softs_proto::Dialect;
 use softs_proto::control::{News, Subscriber as Machine};
 use softs_proto::log::LogRecord;
@@ -33,14 +33,8 @@ impl PeerMachine for Machine {
     fn handle_message(&mut self, _now: Instant, frames: &[&[u8]]) {
         Machine::handle_message(self, frames);
     }
-    fn wants_transmit(&self, _now: Instant) -> bool {
-        true
-    }
     fn poll_transmit(&mut self, _now: Instant, out: &mut Message) -> bool {
         Machine::poll_transmit(self, out)
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
     }
     fn poll_log(&mut self) -> Option<LogRecord> {
         Machine::poll_log(self)
@@ -96,7 +90,7 @@ impl ControlSubscriber {
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            waitable.wait(now, Some(left), Some(&self.closing));
+            waitable.sleep(now, left, [self.closing.as_fd()]);
             if interrupted() {
                 return Waited::Interrupted;
             }

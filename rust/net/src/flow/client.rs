@@ -11,9 +11,8 @@ use super::stack::StackReader;
 use super::worker_end::WorkerEnd;
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
-use crate::streams::{Connections, Joined, Shared, Signals, StreamOptions, Streams, connect, join};
+use crate::streams::{Connections, Shared, Signals, StreamOptions, Streams, Undialled, dial};
 use crate::tls::{Credentials, Service};
-use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;
 use crate::waited::Waited;
 
@@ -50,22 +49,18 @@ impl FlowClient {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
         let ClientOptions { endpoint, introduction, credentials, limits } = options;
-        let begun = Instant::now();
-        let hosts = if credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
-        let Some(socket) = connect(&endpoint, hosts, limits.handshake, interrupted)? else {
-            return Ok(Waited::Interrupted);
-        };
         let mut worker = Worker::new(&introduction, limits);
-        let text = endpoint.as_str();
         let credentials = credentials.as_ref().map(|credentials| (credentials, Service::Flow));
-        let channel = match join(socket, credentials, &mut worker, (begun, limits.handshake), interrupted)? {
-            Joined::Yes(channel) => channel,
-            Joined::Interrupted => return Ok(Waited::Interrupted),
-            Joined::Refused(why) => {
-                let (worker, endpoint) = (introduction.worker, text.to_owned());
-                return Err(NetError::NotJoined { worker, endpoint, why });
+        let dialled = dial(&endpoint, credentials, &mut worker, limits.handshake, interrupted);
+        let endpoint = endpoint.as_str().to_owned();
+        let channel = match dialled {
+            Ok(Some(channel)) => channel,
+            Ok(None) => return Ok(Waited::Interrupted),
+            Err(Undialled::Refused(why)) => {
+                return Err(NetError::NotJoined { worker: introduction.worker, endpoint, why });
             }
-            Joined::Lost(why) => return Err(NetError::NoMaster { endpoint: text.to_owned(), why }),
+            Err(Undialled::Unreached(why)) => return Err(NetError::NoMaster { endpoint, why }),
+            Err(Undialled::Other(error)) => return Err(error),
         };
         let incarnation = worker.joined().unwrap_or_default();
         let options = StreamOptions {
@@ -85,7 +80,7 @@ impl FlowClient {
             connections.machine.worker.answer_asked(&stack);
             flush(shared, &mut connections);
         };
-        let (endpoint, machine) = (text.to_owned(), WorkerEnd { worker, id: None });
+        let machine = WorkerEnd { worker, id: None };
         let streams = Streams::start(None, Some(channel), endpoint, machine, options, Box::new(answer))?;
         Ok(Waited::Ready(Self { streams, incarnation, stack }))
     }

@@ -9,7 +9,6 @@ use crate::error::NetError;
 use crate::streams::{Signals, StreamOptions, Streams};
 use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 use crate::waited::Waited;
 
@@ -54,8 +53,6 @@ impl FlowServer {
     /// [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
         let ServerOptions { endpoint, admission, credentials, limits, keep_alive } = options;
-        let listener = Listener::bind(&endpoint, credentials.is_some(), keep_alive);
-        let listener = listener.map_err(NetError::token_needed)?;
         let options = StreamOptions {
             thread: "softs-flow",
             name: "master",
@@ -63,8 +60,8 @@ impl FlowServer {
             handshake: limits.handshake,
             stall: None,
         };
-        let door = (listener, credentials.map(|credentials| (credentials, Service::Flow)));
-        Streams::listen(door, Master::new(admission, limits), options).map(Self)
+        let credentials = credentials.map(|credentials| (credentials, Service::Flow));
+        Streams::listen(&endpoint, credentials, keep_alive, Master::new(admission, limits), options).map(Self)
     }
 
     /// Where workers connect to, wildcards resolved.

@@ -15,7 +15,6 @@ use crate::Endpoint;
 use crate::certificates::{TOKEN, credentials};
 use crate::streams::{Channel, StreamOptions, Streams};
 use crate::tls::Service;
-use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -64,7 +63,6 @@ impl Memory for Nothing {
 
 #[test]
 fn a_peer_that_proves_nothing_in_time_is_ended_and_one_that_has_is_not() {
-    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), true, KeepAlive::default()).unwrap();
     let holder = RowHolder::new(Served { segment: [0; 16], bytes: 64 }, Nothing, Arc::default());
     let handshake = Duration::from_secs(2);
     let options = StreamOptions {
@@ -75,7 +73,9 @@ fn a_peer_that_proves_nothing_in_time_is_ended_and_one_that_has_is_not() {
         stall: None,
     };
     let shown = credentials(&[TOKEN]);
-    let server = Streams::listen((listener, Some((shown.clone(), Service::Rows))), holder, options).unwrap();
+    let listening = "tcp://127.0.0.1:0".parse().unwrap();
+    let door = Some((shown.clone(), Service::Rows));
+    let server = Streams::listen(&listening, door, KeepAlive::default(), holder, options).unwrap();
     let endpoint: Endpoint = server.endpoint().parse().unwrap();
     let mut known = RowReader::connect(&endpoint, &shown, WATCHDOG, &mut || false).unwrap().ready().unwrap();
     let strangers = [&b""[..], &[22], &[22, 3, 1, 1, 0, 1, 0, 0, 0xfc]].map(|first| {

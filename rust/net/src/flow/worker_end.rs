@@ -44,10 +44,6 @@ impl StreamMachine for WorkerEnd {
         self.worker.wants_bytes()
     }
 
-    fn is_joined(&self, _id: PeerId) -> bool {
-        true
-    }
-
     fn is_asked(&self) -> bool {
         self.worker.is_asked()
     }

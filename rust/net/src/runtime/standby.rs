@@ -77,7 +77,7 @@ impl Standby {
 /// Binds a server's two endpoints. Where they name several hosts, it takes the first place of the list that it can, and
 /// watches those before it.
 pub(crate) fn bind(
-    [first, second]: [&Endpoint; 2],
+    [first, second]: &[Endpoint; 2],
     allow_remote: bool,
     keep_alive: KeepAlive,
 ) -> Result<([Listener; 2], Option<Standby>), NetError> {

@@ -10,9 +10,8 @@ use softs_proto::store::{Answer, Reply, Request};
 
 use crate::error::{NetError, os_text};
 use crate::runtime::mutex::lock;
-use crate::streams::{Channel, Joined, SLICE, connect, join};
-use crate::tls::{Credentials, Over, Service, TlsError};
-use crate::transport::connecting::Hosts;
+use crate::streams::{Channel, SLICE, Undialled, dial, why};
+use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::socket::{KeepAlive, prepare_tcp, wait};
 use crate::waited::Waited;
@@ -49,13 +48,13 @@ impl StoreClient {
         loop {
             let left = timeout.saturating_sub(begun.elapsed());
             match client.dial(left, interrupted) {
-                Ok(Waited::Ready(channel)) => {
+                Ok(Some(channel)) => {
                     lock(&client.idle).push(channel);
                     return Ok(Waited::Ready(client));
                 }
-                Ok(_) => return Ok(Waited::Interrupted),
-                Err(Unreached::NotYet(_)) if left > PAUSE => sleep(PAUSE),
-                Err(Unreached::NotYet(error) | Unreached::Never(error)) => return Err(error),
+                Ok(None) => return Ok(Waited::Interrupted),
+                Err(Undialled::Unreached(_)) if left > PAUSE => sleep(PAUSE),
+                Err(error) => return Err(client.no_store(error)),
             }
             if interrupted() {
                 return Ok(Waited::Interrupted);
@@ -79,9 +78,9 @@ impl StoreClient {
         let mut channel = match idle {
             Some(channel) => channel,
             None => match self.dial(timeout.min(DIAL), interrupted) {
-                Ok(Waited::Ready(channel)) => channel,
-                Ok(_) => return Ok(Waited::Interrupted),
-                Err(Unreached::NotYet(error) | Unreached::Never(error)) => return Err(error),
+                Ok(Some(channel)) => channel,
+                Ok(None) => return Ok(Waited::Interrupted),
+                Err(error) => return Err(self.no_store(error)),
             },
         };
         let (mut outbox, mut answer) = (Outbox::default(), Answer::default());
@@ -99,11 +98,9 @@ impl StoreClient {
             match read {
                 Ok((0, _)) => {}
                 Ok(_) => continue,
-                Err(Over::Closed | Over::Failed(TlsError::Truncated)) => {
-                    return Err(self.lost("the process that keeps the store has ended".to_owned()));
+                Err(over) => {
+                    return Err(self.lost(why(over, "the process that keeps the store has ended")));
                 }
-                Err(Over::Failed(error)) => return Err(self.lost(error.to_string())),
-                Err(Over::Os(error)) => return Err(self.lost(os_text(error))),
             }
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
@@ -119,42 +116,33 @@ impl StoreClient {
         &self,
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Waited<Channel>, Unreached> {
-        let begun = Instant::now();
-        let hosts = if self.credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
-        let no_store = |why| NetError::NoStore { endpoint: self.endpoint.to_string(), why };
-        let socket = match connect(&self.endpoint, hosts, timeout, interrupted) {
-            Ok(Some(socket)) => socket,
-            Ok(None) => return Ok(Waited::Interrupted),
-            Err(NetError::NoMaster { why, .. }) => return Err(Unreached::NotYet(no_store(why))),
-            // A name may be known as soon as its host is there.
-            Err(NetError::BadEndpoint { why, .. }) if self.endpoint.is_named() => {
-                return Err(Unreached::NotYet(no_store(why)));
-            }
-            Err(error) => return Err(Unreached::Never(error)),
-        };
-        let prepared = prepare_tcp(&socket, KeepAlive::within(SILENT));
-        prepared.map_err(|error| Unreached::NotYet(no_store(os_text(error))))?;
+    ) -> Result<Option<Channel>, Undialled> {
         let credentials = self.credentials.as_ref().map(|own| (own, Service::Store));
-        let mut nothing = Outbox::default();
-        match join(socket, credentials, &mut nothing, (begun, timeout), interrupted)
-            .map_err(Unreached::Never)?
-        {
-            Joined::Yes(channel) => Ok(Waited::Ready(channel)),
-            Joined::Interrupted => Ok(Waited::Interrupted),
-            Joined::Refused(why) => Err(Unreached::Never(no_store(why))),
-            Joined::Lost(why) => Err(Unreached::NotYet(no_store(why))),
+        let dialled = dial(&self.endpoint, credentials, &mut Outbox::default(), timeout, interrupted);
+        let channel = dialled.map_err(|error| match error {
+            // A name may be known as soon as its host is there.
+            Undialled::Other(NetError::BadEndpoint { why, .. }) if self.endpoint.is_named() => {
+                Undialled::Unreached(why)
+            }
+            other => other,
+        })?;
+        if let Some(channel) = &channel {
+            let prepared = prepare_tcp(channel, KeepAlive::within(SILENT));
+            prepared.map_err(|error| Undialled::Unreached(os_text(error)))?;
+        }
+        Ok(channel)
+    }
+
+    fn no_store(&self, error: Undialled) -> NetError {
+        match error {
+            Undialled::Unreached(why) | Undialled::Refused(why) => {
+                NetError::NoStore { endpoint: self.endpoint.to_string(), why }
+            }
+            Undialled::Other(error) => error,
         }
     }
 
     fn lost(&self, why: String) -> NetError {
         NetError::Lost { endpoint: self.endpoint.to_string(), why }
     }
-}
-
-/// Why a store is not reached.
-enum Unreached {
-    /// Perhaps it will be.
-    NotYet(NetError),
-    Never(NetError),
 }

@@ -8,7 +8,6 @@ use crate::error::NetError;
 use crate::streams::{StreamOptions, Streams};
 use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
@@ -33,8 +32,6 @@ impl StoreServer {
         credentials: Option<Credentials>,
         limits: StoreLimits,
     ) -> Result<Self, NetError> {
-        let listener = Listener::bind(endpoint, credentials.is_some(), KeepAlive::within(SILENT));
-        let listener = listener.map_err(NetError::token_needed)?;
         let options = StreamOptions {
             thread: "softs-store",
             name: "store",
@@ -42,8 +39,9 @@ impl StoreServer {
             handshake: HANDSHAKE,
             stall: None,
         };
-        let door = (listener, credentials.map(|credentials| (credentials, Service::Store)));
-        Streams::listen(door, StoreMachine::new(limits), options).map(Self)
+        let (machine, keep_alive) = (StoreMachine::new(limits), KeepAlive::within(SILENT));
+        let credentials = credentials.map(|credentials| (credentials, Service::Store));
+        Streams::listen(endpoint, credentials, keep_alive, machine, options).map(Self)
     }
 
     /// Where to connect to, wildcards resolved.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softs_proto::framing::Outbox;
 
+use crate::error::os_text;
 use crate::tls::{BATCH_BYTES, Credentials, Encrypted, Over, Service, TlsError, is_tls};
 use crate::transport::socket;
 
@@ -107,6 +108,15 @@ impl Channel {
             },
         };
         Written { n: before - outbox.len(), any, is_blocked }
+    }
+}
+
+/// Why a connection is over, for texts; `closed` where the other end has ended it.
+pub(crate) fn why(over: Over, closed: &str) -> String {
+    match over {
+        Over::Closed | Over::Failed(TlsError::Truncated) => closed.to_owned(),
+        Over::Failed(error) => error.to_string(),
+        Over::Os(error) => os_text(error),
     }
 }
 

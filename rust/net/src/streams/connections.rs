@@ -8,8 +8,7 @@ use softs_proto::broker::PeerId;
 use softs_proto::streams::{End, StreamMachine};
 use softs_shm::ProcessWatch;
 
-use super::channel::Channel;
-use crate::error::os_text;
+use super::channel::{Channel, why};
 use crate::runtime::connection_table::ConnectionTable;
 use crate::tls::{Over, TlsError};
 
@@ -111,8 +110,7 @@ impl<M: StreamMachine> Connections<M> {
                     Ok(read) => read,
                     // Frames say whether something is missing, so that TLS has not told the end as well tells nothing more.
                     Err(Over::Closed | Over::Failed(TlsError::Truncated)) => return Some(End::Ordinary),
-                    Err(Over::Failed(error)) => return Some(End::Lost(error.to_string())),
-                    Err(Over::Os(error)) => return Some(End::Lost(os_text(error))),
+                    Err(over) => return Some(End::Lost(why(over, ""))),
                 };
             left = left.saturating_sub(n);
             // A short read has emptied the socket: asking again would only cost a system call, or find its end.

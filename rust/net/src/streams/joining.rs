@@ -1,18 +1,16 @@
 //! Connecting, and the handshake of the end that connects, on the caller's thread.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use softs_proto::framing::Outbox;
 
-use super::channel::Channel;
-use super::waiting::SLICE;
-use crate::error::{NetError, os_text};
+use super::channel::{Channel, why};
+use crate::error::NetError;
 use crate::tls::{Credentials, Over, Service, TlsError};
-use crate::transport::connecting::{Connecting, Hosts};
+use crate::transport::connecting::{Hosts, SLICE, connect};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::socket::{self, wait};
+use crate::transport::socket::wait;
 
 /// What is said until the other end has let this one in.
 pub(crate) trait Joins {
@@ -23,14 +21,13 @@ pub(crate) trait Joins {
     fn joined(&self) -> Result<bool, String>;
 }
 
-/// How a handshake has ended.
-pub(crate) enum Joined {
-    Yes(Channel),
-    /// The caller was interrupted.
-    Interrupted,
+/// Why there is no connection.
+pub(crate) enum Undialled {
+    /// Nothing listens there, or what listens says nothing or goes: it may be there later.
+    Unreached(String),
     /// One end refused the other one.
     Refused(String),
-    Lost(String),
+    Other(NetError),
 }
 
 /// Where nothing is said but what TLS says; what came would be an answer, and nothing was asked for.
@@ -46,76 +43,50 @@ impl Joins for Outbox {
     }
 }
 
-/// Runs the handshake over a socket that is connected, within `timeout` of `begun`.
-pub(crate) fn join(
-    socket: Arc<OwnedFd>,
+/// Connects and runs the handshake, within `timeout`; `None` when the caller was interrupted. Without credentials the other
+/// end has to be on this machine.
+pub(crate) fn dial(
+    endpoint: &Endpoint,
     credentials: Option<(&Credentials, Service)>,
     joining: &mut impl Joins,
-    (begun, timeout): (Instant, Duration),
+    timeout: Duration,
     interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Joined, NetError> {
-    let mut channel = match Channel::begin(socket, credentials, true) {
-        Ok(channel) => channel,
-        Err(error) => return Ok(Joined::Refused(error.to_string())),
+) -> Result<Option<Channel>, Undialled> {
+    let begun = Instant::now();
+    let hosts = if credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
+    let socket = match connect(endpoint, hosts, timeout, interrupted) {
+        Ok(Some(socket)) => socket,
+        Ok(None) => return Ok(None),
+        Err(NetError::NoBroker { why, .. }) => return Err(Undialled::Unreached(why)),
+        Err(error) => return Err(Undialled::Other(error.token_needed())),
     };
+    let begun_tls = Channel::begin(socket, credentials, true);
+    let mut channel = begun_tls.map_err(|error| Undialled::Refused(error.to_string()))?;
     let mut buffer = [0; 4096];
     loop {
         let is_blocked = channel.write(joining.outbox()).is_blocked;
-        match joining.joined() {
-            Ok(true) if channel.is_ready() => return Ok(Joined::Yes(channel)),
-            Ok(_) => {}
-            Err(why) => return Ok(Joined::Refused(why)),
+        if joining.joined().map_err(Undialled::Refused)? && channel.is_ready() {
+            return Ok(Some(channel));
         }
         match channel.read(&mut buffer, &mut |bytes| joining.receive(bytes)) {
             Ok((0, _)) => {}
             Ok(_) => continue,
-            // A process that dies ends its connections so.
-            Err(Over::Closed | Over::Failed(TlsError::Truncated)) => {
-                return Ok(match joining.joined() {
-                    Err(why) => Joined::Refused(why),
-                    Ok(_) => Joined::Lost("it ended the connection without a reason".to_owned()),
-                });
+            Err(Over::Failed(error)) if !matches!(error, TlsError::Truncated | TlsError::Unfinished) => {
+                return Err(Undialled::Refused(error.to_string()));
             }
-            Err(Over::Failed(error @ TlsError::Unfinished)) => return Ok(Joined::Lost(error.to_string())),
-            Err(Over::Failed(error)) => return Ok(Joined::Refused(error.to_string())),
-            Err(Over::Os(error)) => return Ok(Joined::Lost(os_text(error))),
+            // A process that dies ends its connections so.
+            Err(over) => {
+                joining.joined().map_err(Undialled::Refused)?;
+                return Err(Undialled::Unreached(why(over, "it ended the connection without a reason")));
+            }
         }
         let left = timeout.saturating_sub(begun.elapsed());
         if left.is_zero() {
-            return Ok(Joined::Lost(format!("no answer within {:.1} s", timeout.as_secs_f64())));
+            let text = format!("no answer within {:.1} s", timeout.as_secs_f64());
+            return Err(Undialled::Unreached(text));
         }
-        if !wait(channel.as_fd(), true, is_blocked, left.min(SLICE))? && interrupted() {
-            return Ok(Joined::Interrupted);
-        }
-    }
-}
-
-/// Connects within `timeout`; `None` when the caller was interrupted.
-pub(crate) fn connect(
-    endpoint: &Endpoint,
-    hosts: Hosts,
-    timeout: Duration,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Option<Arc<OwnedFd>>, NetError> {
-    let in_our_words = |error: NetError| match error.token_needed() {
-        NetError::NoBroker { endpoint, why } => NetError::NoMaster { endpoint, why },
-        other => other,
-    };
-    if endpoint.is_local() {
-        return socket::connect_local(endpoint, timeout).map(Arc::new).map(Some).map_err(in_our_words);
-    }
-    let begun = Instant::now();
-    let mut attempt = Connecting::begin_to(hosts, endpoint, timeout, begun);
-    loop {
-        if let Some(outcome) = attempt.poll(Instant::now()) {
-            return outcome.map(Some).map_err(in_our_words);
-        }
-        let left = timeout.saturating_sub(begun.elapsed());
-        let Some((fd, write)) = attempt.waitable().filter(|_| !left.is_zero()) else {
-            let why = format!("no connection within {:.1} s", timeout.as_secs_f64());
-            return Err(NetError::NoMaster { endpoint: endpoint.to_string(), why });
-        };
-        if !wait(fd.as_fd(), !write, write, left.min(SLICE))? && interrupted() {
+        let ready = wait(channel.as_fd(), true, is_blocked, left.min(SLICE)).map_err(Undialled::Other)?;
+        if !ready && interrupted() {
             return Ok(None);
         }
     }

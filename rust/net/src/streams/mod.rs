@@ -9,9 +9,9 @@ mod serving;
 mod signals;
 mod waiting;
 
-pub(crate) use channel::Channel;
+pub(crate) use channel::{Channel, why};
 pub(crate) use connections::Connections;
-pub(crate) use joining::{Joined, Joins, connect, join};
+pub(crate) use joining::{Joins, Undialled, dial};
 pub(crate) use serving::{Shared, StreamOptions, Streams};
 pub use signals::{Signals, Watch};
 pub(crate) use waiting::SLICE;

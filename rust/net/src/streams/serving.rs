@@ -28,8 +28,9 @@ use crate::error::{NetError, os_text};
 use crate::runtime::mutex::lock;
 use crate::tls::{Credentials, Service};
 use crate::transport::acceptor::Acceptor;
+use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
-use crate::transport::socket;
+use crate::transport::socket::{self, KeepAlive};
 use crate::waited::Waited;
 
 /// Bytes read at once.
@@ -87,10 +88,19 @@ pub(crate) struct Streams<M: StreamMachine> {
 }
 
 impl<M: StreamMachine + Send + 'static> Streams<M> {
-    /// Serves connections that are accepted.
-    pub(crate) fn listen(door: Door, machine: M, options: StreamOptions) -> Result<Self, NetError> {
-        let endpoint = door.0.local_endpoint().to_owned();
-        Self::start(Some(door), None, endpoint, machine, options, Box::new(|_| ()))
+    /// Listens, and serves connections that are accepted. Without credentials only processes of this user on this host get
+    /// in.
+    pub(crate) fn listen(
+        endpoint: &Endpoint,
+        credentials: Option<(Credentials, Service)>,
+        keep_alive: KeepAlive,
+        machine: M,
+        options: StreamOptions,
+    ) -> Result<Self, NetError> {
+        let listener = Listener::bind(endpoint, credentials.is_some(), keep_alive);
+        let listener = listener.map_err(NetError::token_needed)?;
+        let endpoint = listener.local_endpoint().to_owned();
+        Self::start(Some((listener, credentials)), None, endpoint, machine, options, Box::new(|_| ()))
     }
 
     /// Serves connections that are accepted, and perhaps one that has joined; ends with it where there is no listener.

@@ -1,19 +1,16 @@
 //! Waiting for what a thread changes under a lock.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::signals::{Signals, Watch};
-use crate::runtime::mutex::lock;
+use crate::runtime::mutex::{lock, wait_for};
+pub(crate) use crate::transport::connecting::SLICE;
 use crate::transport::socket::timespec;
 use crate::waited::Waited;
-
-/// So long a call waits before it has signals watched, which takes system calls; where nothing can watch them, it checks
-/// for them this often.
-pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// Tells waiting calls that something has changed.
 #[derive(Debug, Default)]
@@ -55,7 +52,8 @@ impl Drop for Doorbell<'_> {
     }
 }
 
-/// Waits until `check` finds something; without a time-out for ever. While nothing happens it sleeps.
+/// Waits until `check` finds something; without a time-out for ever. While nothing happens it sleeps: after the first slice
+/// it has signals watched, which takes system calls, and checks for them once per slice only where nothing can watch them.
 pub(crate) fn wait_until<S, T>(
     state: &Mutex<S>,
     changed: &Changed,
@@ -94,26 +92,10 @@ struct Wait<'a, S, C> {
 impl<S, T, C: FnMut(&mut S) -> Option<T>> Wait<'_, S, C> {
     /// `None`: the slice is over.
     fn for_at_most(&mut self, slice: Option<Duration>) -> Option<Waited<T>> {
-        let slice_begun = Instant::now();
-        let mut locked = lock(self.state);
-        loop {
-            if let Some(found) = (self.check)(&mut locked) {
-                return Some(Waited::Ready(found));
-            }
-            let left = self.left();
-            if left.is_some_and(|left| left.is_zero()) {
-                return Some(Waited::TimedOut);
-            }
-            let slice_left = slice.map(|slice| slice.saturating_sub(slice_begun.elapsed()));
-            if slice_left.is_some_and(|left| left.is_zero()) {
-                return None;
-            }
-            let condvar = &self.changed.condvar;
-            locked = match left.into_iter().chain(slice_left).min() {
-                Some(left) => condvar.wait_timeout(locked, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => condvar.wait(locked).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
+        let most = self.left().into_iter().chain(slice).min();
+        let found = wait_for(self.state, &self.changed.condvar, most, &mut self.check);
+        let is_over = || self.left().is_some_and(|left| left.is_zero());
+        found.map(Waited::Ready).or_else(|| is_over().then_some(Waited::TimedOut))
     }
 
     /// `descriptor` can be read when a signal has come. It came perhaps before it was watched.

@@ -1,5 +1,6 @@
 //! What a supplier's user calls: ask for the next task, end it, stop.
 
+use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -43,7 +44,7 @@ impl Supplier {
             if left.is_zero() {
                 return Waited::TimedOut;
             }
-            waitable.wait(now, Some(left.min(SLICE)), Some(&self.shared.stopping));
+            waitable.sleep(now, left.min(SLICE), [self.shared.stopping.as_fd()]);
             if interrupted() {
                 return Waited::Interrupted;
             }
@@ -240,7 +241,7 @@ impl Supplier {
                 }
                 state.link.waitable()
             };
-            waitable.wait(now, Some(FAREWELL), None);
+            waitable.sleep(now, FAREWELL, []);
         }
         if self.shared.is_stopping()
             && let Some(watchdog) = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take()

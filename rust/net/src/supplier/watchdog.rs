@@ -1,6 +1,7 @@
 //! The watchdog: sleeps while calls are short; during a long one gives back what waits behind it and keeps the
 //! connection alive.
 
+use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ pub(super) fn run(shared: &Shared) {
                 state.link.turn(now);
                 let waitable = state.link.waitable();
                 drop(state);
-                let stopping = (!is_stopping).then_some(&shared.stopping);
-                waitable.wait(now, Some(LONG_CALL * 10), stopping);
+                let stopping = (!is_stopping).then(|| shared.stopping.as_fd());
+                waitable.sleep(now, LONG_CALL * 10, stopping);
                 state = shared.lock();
             }
             None if idle_checks >= CHECKS_BEFORE_SLEEP => {

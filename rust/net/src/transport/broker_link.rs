@@ -19,7 +19,7 @@ use crate::error::NetError;
 use crate::transport::connection::Connection;
 use crate::transport::dial::Dial;
 use crate::transport::endpoint::Endpoint;
-use crate::transport::spin::{self, Spin};
+use crate::transport::spin::Spin;
 
 /// Without a broker, a host that has not answered a greeting for so long is connected to again: it may have restarted.
 const GREETING_PATIENCE: Duration = Duration::from_secs(1);
@@ -36,9 +36,13 @@ pub(crate) trait PeerMachine {
     fn handle_connected(&mut self, now: Instant, dialect: Dialect);
     fn handle_disconnected(&mut self);
     fn handle_message(&mut self, now: Instant, frames: &[&[u8]]);
-    fn wants_transmit(&self, now: Instant) -> bool;
+    fn wants_transmit(&self, _now: Instant) -> bool {
+        true
+    }
     fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool;
-    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
     fn poll_log(&mut self) -> Option<LogRecord>;
     /// Whether the broker owes something: if it cannot be reached, the connection is given up.
     fn is_owed(&self) -> bool {
@@ -74,8 +78,6 @@ pub(crate) struct BrokerLink<M> {
 pub(crate) struct Waitable {
     sockets: Vec<(Arc<OwnedFd>, bool)>,
     until: Option<Instant>,
-    /// How long to spin before blocking.
-    pub(crate) spin: Duration,
 }
 
 impl<M: PeerMachine> BrokerLink<M> {
@@ -167,21 +169,17 @@ impl<M: PeerMachine> BrokerLink<M> {
             sockets.extend(socket);
             until = until.into_iter().chain(due).min();
         }
-        Waitable { sockets, until, spin: Duration::ZERO }
+        Waitable { sockets, until }
     }
 
-    /// As [`Self::waitable`], for a thread that has nothing else to do: it spins for a moment before it blocks, if that
-    /// has paid off lately. What [`Waitable::wait`] returns goes to [`Self::waited`].
-    pub(crate) fn spinning_waitable(&mut self) -> Waitable {
-        let spin = if self.choice.current().is_some() { self.spin.budget() } else { Duration::ZERO };
-        Waitable { spin, ..self.waitable() }
+    /// How long a thread that has nothing else to do should spin before it blocks.
+    pub(crate) fn spin_budget(&mut self) -> Duration {
+        if self.choice.current().is_some() { self.spin.budget() } else { Duration::ZERO }
     }
 
-    /// How an eager wait went.
-    pub(crate) fn waited(&mut self, found: Option<bool>) {
-        if let Some(found) = found {
-            self.spin.note(found);
-        }
+    /// A spin has ended: with something to do, or in vain.
+    pub(crate) fn note_spin(&mut self, found: bool) {
+        self.spin.note(found);
     }
 
     pub(crate) fn close(&mut self) {
@@ -345,25 +343,6 @@ impl Waitable {
         self.until
     }
 
-    /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin
-    /// before that found something; `None` without a spin.
-    pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
-        let until_moment = self.until.map(|at| at.saturating_duration_since(now));
-        let timeout = [limit, until_moment].into_iter().flatten().min();
-        let spin = self.spin.min(timeout.unwrap_or(Duration::MAX));
-        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-        let wake = wake.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
-        let mut fds: Vec<_> = self.sockets().chain(wake).collect();
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let found = (!spin.is_zero())
-            .then(|| spin::spin_until(spin, || poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)));
-        if found != Some(true) {
-            // An interrupted wait is a short one: the caller checks again anyway.
-            let _ = poll(&mut fds, timeout.as_ref());
-        }
-        found
-    }
-
     /// Whether the socket has something, or takes what waits to be written.
     pub(crate) fn is_ready(&self) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -377,11 +356,11 @@ impl Waitable {
         &'a self,
         now: Instant,
         limit: Duration,
-        also: impl Iterator<Item = BorrowedFd<'a>>,
+        also: impl IntoIterator<Item = BorrowedFd<'a>>,
     ) -> bool {
         let until_moment = self.until.map_or(limit, |at| at.saturating_duration_since(now).min(limit));
         let timeout = Timespec::try_from(until_moment).ok();
-        let also = also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let also = also.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let n_before = self.sockets.len();
         let mut fds: Vec<_> = self.sockets().chain(also).collect();
         // An interrupted wait is a short one: the caller checks again anyway.

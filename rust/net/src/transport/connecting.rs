@@ -14,6 +14,9 @@ use crate::NetError;
 use crate::transport::endpoint::{Address, Endpoint};
 use crate::transport::socket::{self, KeepAlive, connect_local, no_broker, prepare_tcp, wait};
 
+/// A call that waits checks for signals this often.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
 /// Which of the addresses behind a host may be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hosts {
@@ -130,25 +133,34 @@ impl Connecting {
     }
 }
 
-/// Connects within `timeout`, and waits for that. On ipc a full backlog is waited for too.
-pub(crate) fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Arc<OwnedFd>, NetError> {
+/// Connects within `timeout`, and waits for that; `None` when the caller was interrupted. On ipc a full backlog is waited
+/// for too.
+pub(crate) fn connect(
+    endpoint: &Endpoint,
+    hosts: Hosts,
+    timeout: Duration,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Option<Arc<OwnedFd>>, NetError> {
     if endpoint.is_local() {
-        return connect_local(endpoint, timeout).map(Arc::new);
+        return connect_local(endpoint, timeout).map(Arc::new).map(Some);
     }
     let begun_at = Instant::now();
-    let mut attempt = Connecting::begin(endpoint, timeout, begun_at);
+    let mut attempt = Connecting::begin_to(hosts, endpoint, timeout, begun_at);
     loop {
         let now = Instant::now();
         if let Some(outcome) = attempt.poll(now) {
-            return outcome;
+            return outcome.map(Some);
         }
         let left = timeout.saturating_sub(now.saturating_duration_since(begun_at));
         let Some((fd, write)) = attempt.waitable().filter(|_| !left.is_zero()) else {
-            return Err(attempt
-                .is_slow(now)
-                .unwrap_or_else(|| no_broker(endpoint, timeout, Errno::TIMEDOUT)));
+            return Err(attempt.is_slow(now).unwrap_or_else(|| {
+                let why = format!("no connection within {:.1} s", timeout.as_secs_f64());
+                NetError::NoBroker { endpoint: endpoint.to_string(), why }
+            }));
         };
-        wait(fd.as_fd(), !write, write, left)?;
+        if !wait(fd.as_fd(), !write, write, left.min(SLICE))? && interrupted() {
+            return Ok(None);
+        }
     }
 }
 
@@ -342,7 +354,7 @@ mod tests {
     fn what_is_at_one_place_is_not_sought_or_bound_at_the_first_of_several() {
         let several: Endpoint = "tcp://127.0.0.1:9,127.0.0.1:10".parse().unwrap();
         let refusals = [
-            connect(&several, LONG).unwrap_err(),
+            connect(&several, Hosts::Any, LONG, &mut || false).unwrap_err(),
             Listener::bind(&several, false, KeepAlive::default()).unwrap_err(),
         ];
         for error in refusals {
@@ -370,7 +382,7 @@ mod tests {
         assert!(socket::is_open(&connected.unwrap()));
 
         let unknown: Endpoint = "tcp://no-such-host.invalid:1".parse().unwrap();
-        let error = connect(&unknown, LONG).unwrap_err().to_string();
+        let error = connect(&unknown, Hosts::Any, LONG, &mut || false).unwrap_err().to_string();
         assert!(error.contains("no-such-host.invalid"), "{error}");
     }
 

@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use softs_proto::Dialect;
 use softs_proto::wire::Message;
 use softs_proto::zmtp::{Codec, Event, Role};
 
 use crate::NetError;
 use crate::error::os_text;
-use crate::transport::connecting::connect;
+use crate::transport::connecting::{Hosts, connect};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::socket;
+use crate::transport::socket::{self, no_broker};
 
 /// Bytes that one [`Connection::receive`] makes room for.
 const READ_BYTES: usize = 64 << 10;
@@ -35,7 +36,9 @@ impl Connection {
     /// an ipc endpoint runs neither as our user nor as root, [`NetError::BadEndpoint`] for a wildcard or an unknown
     /// host, [`NetError::Os`].
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> Result<Self, NetError> {
-        Ok(Self::over(connect(endpoint, timeout)?, Role::Dealer, endpoint))
+        let connected = connect(endpoint, Hosts::Any, timeout, &mut || false)?;
+        let socket = connected.ok_or_else(|| no_broker(endpoint, timeout, Errno::INTR))?;
+        Ok(Self::over(socket, Role::Dealer, endpoint))
     }
 
     /// Over a socket that is connected, as any kind of peer.

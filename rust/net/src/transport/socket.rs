@@ -1,7 +1,7 @@
 //! One stream socket: made, connected, read, written, waited for. All of them are non-blocking and close-on-exec.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -149,7 +149,7 @@ pub(crate) fn stream_socket(family: AddressFamily, flags: SocketFlags) -> Result
 }
 
 /// Sends small messages at once and detects the end of the other host.
-pub(crate) fn prepare_tcp(fd: &OwnedFd, keep_alive: KeepAlive) -> Result<(), Errno> {
+pub(crate) fn prepare_tcp(fd: &impl AsFd, keep_alive: KeepAlive) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
     sockopt::set_tcp_keepidle(fd, keep_alive.idle)?;

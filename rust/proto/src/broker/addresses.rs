@@ -14,16 +14,13 @@ pub(super) struct Address {
 }
 
 /// The addresses of all live orders and lanes.
+#[derive(Default)]
 pub(super) struct Addresses {
     slab: Slab<AddressTag, Address>,
     by_text: FxHashMap<Arc<str>, AddressKey>,
 }
 
 impl Addresses {
-    pub(super) fn new() -> Self {
-        Self { slab: Slab::new(), by_text: FxHashMap::default() }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.slab.len() == 0 && self.by_text.is_empty()
     }

@@ -26,7 +26,7 @@ pub(super) struct Client {
     pub(super) active: bool,
     /// Its medium, which suppliers must be able to write to.
     pub(super) medium: MediumProfile,
-    /// Native only.
+    /// What it calls itself in orders to softs suppliers, over all its connections; native only.
     pub(super) nonce: Option<u64>,
     /// Whether the client has reconnected on another connection.
     pub(super) replaced: bool,
@@ -56,7 +56,7 @@ impl Client {
                 Dialect::Native => Orders::Native(FxHashMap::default()),
                 Dialect::Softs => Orders::Softs(FxHashMap::default()),
             },
-            out: PeerOut::new(),
+            out: PeerOut::default(),
         }
     }
 
@@ -74,16 +74,6 @@ impl Client {
             (Orders::Softs(orders), OrderId::Softs(id)) => orders.remove(id),
             _ => None,
         };
-    }
-
-    /// Its number, once it sent HELLO.
-    pub(super) fn number(&self) -> Option<u64> {
-        self.number
-    }
-
-    /// What it calls itself in orders to softs suppliers, over all its connections.
-    pub(super) fn nonce(&self) -> Option<u64> {
-        self.nonce
     }
 
     pub(super) fn len(&self) -> usize {

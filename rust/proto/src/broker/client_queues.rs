@@ -31,12 +31,14 @@ impl Linked<QueueTag> for ClientQueue {
 }
 
 /// The queues of all clients.
+#[derive(Default)]
 pub(super) struct ClientQueues {
     queues: Slab<QueueTag, ClientQueue>,
     by_name: FxHashMap<(ProductKey, ClientKey), QueueKey>,
 }
 
 /// The queue of one product.
+#[derive(Default)]
 pub(super) struct ProductQueue {
     /// Orders that had their turn before; the first one is next of all.
     given_back: List<OrderTag>,
@@ -46,10 +48,6 @@ pub(super) struct ProductQueue {
 }
 
 impl ProductQueue {
-    pub(super) fn new() -> Self {
-        Self { given_back: List::new(), turns: List::new(), len: 0 }
-    }
-
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -60,10 +58,6 @@ impl ProductQueue {
 }
 
 impl ClientQueues {
-    pub(super) fn new() -> Self {
-        Self { queues: Slab::new(), by_name: FxHashMap::default() }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.queues.len() + self.by_name.len() == 0
     }
@@ -86,9 +80,8 @@ impl ClientQueues {
         cost::step();
         let name = (orders[order].product, client);
         let key = *self.by_name.entry(name).or_insert_with(|| {
-            let empty =
-                ClientQueue { name, orders: List::new(), burst, burst_left: burst, links: Links::new() };
-            let key = self.queues.insert(empty);
+            let (orders, links) = (List::default(), Links::default());
+            let key = self.queues.insert(ClientQueue { name, orders, burst, burst_left: burst, links });
             queue.turns.push_back(&mut self.queues, key);
             key
         });

@@ -128,9 +128,9 @@ impl Broker {
         let party = Party::Supplier(supplier_key);
         let supplier = &mut self.suppliers[supplier_key];
         supplier.take_lease(number, Lease { order: key, since: now });
-        match supplier.dialect() {
+        match supplier.dialect {
             Dialect::Softs => {
-                let nonce = order.client.and_then(|client| self.clients[client].nonce());
+                let nonce = order.client.and_then(|client| self.clients[client].nonce);
                 supplier.work_id = order.id.for_softs(nonce);
                 let item = Item::Push(Work::One(number));
                 self.outbox.push(party, &mut supplier.out, item);

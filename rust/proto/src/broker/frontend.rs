@@ -179,7 +179,7 @@ impl Broker {
             return self.answer_client(key, Answer::Error(TOO_MANY_ORDERS.into()));
         }
         let medium = self.open_medium(key, product_id, address, (0, 0));
-        let waiting = self.index.product(medium.product).unleased_softs() as usize;
+        let waiting = self.index.product(medium.product).unleased_softs as usize;
         if waiting < self.config.max_queue_per_product
             || self.can_lease(medium.product, medium.address, offset)
         {
@@ -237,7 +237,7 @@ impl Broker {
             segment_id,
             slot_size,
             sequence,
-            links: Links::new(),
+            links: Links::default(),
             attempts: 0,
             failures: 0,
             lost: 0,

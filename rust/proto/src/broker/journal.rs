@@ -33,16 +33,13 @@ struct Rate {
 }
 
 /// The records that wait for `Broker::poll_log`.
+#[derive(Default)]
 pub(super) struct Journal {
     records: VecDeque<LogRecord>,
     rates: [Rate; N_KINDS],
 }
 
 impl Journal {
-    pub(super) fn new() -> Self {
-        Self { records: VecDeque::new(), rates: [Rate::default(); N_KINDS] }
-    }
-
     /// Records a text, unless the rate of its kind is exceeded. `text` is called only if it is recorded.
     pub(super) fn record(&mut self, now: Instant, kind: Kind, level: Level, text: impl FnOnce() -> String) {
         let rate = &mut self.rates[kind as usize];

@@ -30,6 +30,7 @@ pub(super) struct Name {
 }
 
 /// All announced products and lanes.
+#[derive(Default)]
 pub(super) struct LaneDirectory {
     pub(super) lanes: Slab<LaneTag, Lane>,
     pub(super) by_name: FxHashMap<Name, LaneKey>,
@@ -80,10 +81,6 @@ pub(super) struct Attachments {
 }
 
 impl LaneDirectory {
-    pub(super) fn new() -> Self {
-        Self { lanes: Slab::new(), by_name: FxHashMap::default(), by_product: FxHashMap::default() }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.len() + self.by_name.len() + self.by_product.len() == 0
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::cost;
 use super::ids::{ClientKey, LaneKey, ProductKey, SetKey, SupplierKey};
-use super::lane_directory::{Entry, Lane, Name};
+use super::lane_directory::{Attachments, Entry, Lane, Name};
 use super::outbox::Party;
 use super::state::Broker;
 use crate::Dialect;
@@ -63,29 +63,23 @@ impl Broker {
 
     /// UNATTACHED: lanes that a supplier does not serve although it was asked to.
     pub(super) fn refuse_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
-        let is_link = self.suppliers[key].is_link();
-        for lane in self.find_lanes(names) {
-            let attachments = &mut self.suppliers[key].attachments;
-            if attachments.offered.remove(&lane) {
-                attachments.refused.insert(lane);
-                let lane = &mut self.lanes.lanes[lane];
-                lane.count_refusal(is_link, 1);
-                let product = lane.product;
-                self.mark_product_stale(product);
-            }
-        }
-        self.update_ready(key);
+        self.note_refusals(key, names, true);
     }
 
     /// ATTACHED: lanes that a supplier serves now, although it refused them before.
     pub(super) fn accept_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
+        self.note_refusals(key, names, false);
+    }
+
+    fn note_refusals(&mut self, key: SupplierKey, names: &[LaneName<'_>], refuses: bool) {
         let is_link = self.suppliers[key].is_link();
         for lane in self.find_lanes(names) {
-            let attachments = &mut self.suppliers[key].attachments;
-            if attachments.refused.remove(&lane) {
-                attachments.offered.insert(lane);
+            let Attachments { offered, refused, .. } = &mut self.suppliers[key].attachments;
+            let (from, to) = if refuses { (offered, refused) } else { (refused, offered) };
+            if from.remove(&lane) {
+                to.insert(lane);
                 let lane = &mut self.lanes.lanes[lane];
-                lane.count_refusal(is_link, -1);
+                lane.count_refusal(is_link, if refuses { 1 } else { -1 });
                 let product = lane.product;
                 self.mark_product_stale(product);
             }
@@ -207,7 +201,7 @@ impl Broker {
     fn offer(&mut self, key: SupplierKey, lane: LaneKey) {
         cost::step();
         let supplier = &mut self.suppliers[key];
-        if supplier.dialect() == Dialect::Native {
+        if supplier.dialect == Dialect::Native {
             supplier.attachments.due.insert(lane);
             self.outbox.mark(Party::Supplier(key), &mut supplier.out);
             self.hold_back(key, lane);

@@ -19,6 +19,7 @@ pub(super) struct LostClient {
 }
 
 /// All clients and their orders.
+#[derive(Default)]
 pub(super) struct LostClients {
     pub(super) clients: Slab<LostClientTag, LostClient>,
     pub(super) by_nonce: FxHashMap<u64, LostClientKey>,
@@ -28,10 +29,6 @@ pub(super) struct LostClients {
 }
 
 impl LostClients {
-    pub(super) fn new() -> Self {
-        Self { clients: Slab::new(), by_nonce: FxHashMap::default(), orders: BTreeMap::new(), last_age: 0 }
-    }
-
     /// Whether no lease is open, and every entry has an order with a pending answer.
     pub(super) fn is_quiet(&self) -> bool {
         let mut all = self.clients.iter().map(|(_, lost_client)| lost_client);

@@ -78,8 +78,8 @@ pub(super) struct PeerOut<P> {
     pub(super) listed: bool,
 }
 
-impl<P> PeerOut<P> {
-    pub(super) fn new() -> Self {
+impl<P> Default for PeerOut<P> {
+    fn default() -> Self {
         Self { items: VecDeque::new(), listed: false }
     }
 }
@@ -92,6 +92,7 @@ pub(super) enum Party {
 }
 
 /// The peers with messages that wait.
+#[derive(Default)]
 pub(super) struct Outbox {
     /// May name peers that are gone; a peer that got their key then has an entry too many, which does no harm.
     pub(super) dirty: VecDeque<Party>,
@@ -102,10 +103,6 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new() -> Self {
-        Self { dirty: VecDeque::new(), first: VecDeque::new(), spare: Vec::new() }
-    }
-
     pub(super) fn push<P>(&mut self, party: Party, out: &mut PeerOut<P>, item: Item<P>) {
         out.items.push_back(item);
         self.mark(party, out);

@@ -42,25 +42,13 @@ pub(super) struct Product {
     /// Whether a client announces it; its sets know then.
     announced: bool,
     /// Orders that no supplier has: those in the queue, and those that wait for their slot.
-    unleased: u32,
+    pub(super) unleased: u32,
     /// Those of them that are of softs clients.
-    unleased_softs: u32,
+    pub(super) unleased_softs: u32,
     /// Suppliers that are backed off.
     pub(super) backed_off: u32,
     queue: ProductQueue,
     interests: Vec<InterestKey>,
-}
-
-impl Product {
-    /// Orders that no supplier has.
-    pub(super) fn unleased(&self) -> u32 {
-        self.unleased
-    }
-
-    /// Those of them that are of softs clients.
-    pub(super) fn unleased_softs(&self) -> u32 {
-        self.unleased_softs
-    }
 }
 
 /// A product that matches a set; in the set's `waiting` exactly while the product's queue has orders.
@@ -105,6 +93,7 @@ impl PatternSet {
 }
 
 /// All products, sets and interests.
+#[derive(Default)]
 pub(super) struct ProductIndex {
     products: Slab<ProductTag, Product>,
     /// The products of one name differ in their mediums.
@@ -120,20 +109,6 @@ pub(super) struct ProductIndex {
 }
 
 impl ProductIndex {
-    pub(super) fn new() -> Self {
-        Self {
-            products: Slab::new(),
-            by_id: FxHashMap::default(),
-            idle: 0,
-            queues: ClientQueues::new(),
-            interests: Slab::new(),
-            sets: Slab::new(),
-            by_patterns: FxHashMap::default(),
-            by_literal: FxHashMap::default(),
-            with_regexes: Vec::new(),
-        }
-    }
-
     pub(super) fn has_products(&self) -> bool {
         self.products.len() + self.by_id.len() + self.interests.len() + self.idle > 0
             || !self.queues.is_empty()
@@ -190,7 +165,7 @@ impl ProductIndex {
             unleased: 0,
             unleased_softs: 0,
             backed_off: 0,
-            queue: ProductQueue::new(),
+            queue: ProductQueue::default(),
             interests: Vec::new(),
         });
         self.by_id.entry(id).or_default().push(key);
@@ -386,8 +361,8 @@ impl ProductIndex {
             suppliers: 1,
             natives: FxHashSet::default(),
             announced: FxHashSet::default(),
-            ready: [List::new(), List::new()],
-            waiting: List::new(),
+            ready: Default::default(),
+            waiting: List::default(),
         });
         self.by_patterns.entry(Arc::clone(&list)).or_default().push(key);
         for pattern in list.iter() {
@@ -476,7 +451,7 @@ impl ProductIndex {
         if product.interests.iter().any(|&other| self.interests[other].set == set) {
             return;
         }
-        let interest = self.interests.insert(Interest { product: key, set, links: Links::new() });
+        let interest = self.interests.insert(Interest { product: key, set, links: Links::default() });
         product.interests.push(interest);
         if product.announced {
             self.sets[set].announced.insert(key);

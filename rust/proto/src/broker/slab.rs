@@ -58,11 +58,13 @@ pub(super) struct Slab<K, T> {
     len: usize,
 }
 
-impl<K, T> Slab<K, T> {
-    pub(super) fn new() -> Self {
+impl<K, T> Default for Slab<K, T> {
+    fn default() -> Self {
         Self { entries: Vec::new(), free: None, len: 0 }
     }
+}
 
+impl<K, T> Slab<K, T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -141,8 +143,8 @@ pub(super) struct Links<K> {
     next: Option<Key<K>>,
 }
 
-impl<K> Links<K> {
-    pub(super) fn new() -> Self {
+impl<K> Default for Links<K> {
+    fn default() -> Self {
         Self { prev: None, next: None }
     }
 }
@@ -160,11 +162,13 @@ pub(super) struct List<K> {
     len: u32,
 }
 
-impl<K> List<K> {
-    pub(super) fn new() -> Self {
+impl<K> Default for List<K> {
+    fn default() -> Self {
         Self { head: None, tail: None, len: 0 }
     }
+}
 
+impl<K> List<K> {
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -203,7 +207,7 @@ impl<K> List<K> {
 
     /// Takes out an item that is in this list.
     pub(super) fn remove<T: Linked<K>>(&mut self, slab: &mut Slab<K, T>, key: Key<K>) {
-        let Links { prev, next } = std::mem::replace(slab[key].links_mut(), Links::new());
+        let Links { prev, next } = std::mem::take(slab[key].links_mut());
         match prev {
             Some(prev) => slab[prev].links_mut().next = next,
             None => self.head = next,
@@ -244,9 +248,9 @@ mod tests {
 
     #[test]
     fn lists_keep_their_order_whatever_is_taken_out() {
-        let mut slab = Slab::new();
-        let keys: Vec<_> = "abcd".chars().map(|c| slab.insert(Node(c, Links::new()))).collect();
-        let mut list = List::new();
+        let mut slab = Slab::default();
+        let keys: Vec<_> = "abcd".chars().map(|c| slab.insert(Node(c, Links::default()))).collect();
+        let mut list = List::default();
         list.push_back(&mut slab, keys[1]);
         list.push_back(&mut slab, keys[2]);
         list.push_front(&mut slab, keys[0]);
@@ -263,7 +267,7 @@ mod tests {
 
     #[test]
     fn keys_of_removed_items_are_used_again() {
-        let mut slab = Slab::<Tag, char>::new();
+        let mut slab = Slab::<Tag, char>::default();
         let (a, b) = (slab.insert('a'), slab.insert('b'));
         assert_eq!(slab.remove(a), Some('a'));
         assert_eq!((slab.remove(a), slab.get(a), slab.len()), (None, None, 1));

@@ -16,15 +16,12 @@ use super::slab::List;
 pub(super) const MAX_WAITERS_PER_SLOT: u32 = 16;
 
 /// The slots with an open lease.
+#[derive(Default)]
 pub(super) struct SlotGuards {
     slots: FxHashMap<(AddressKey, u64), List<OrderTag>>,
 }
 
 impl SlotGuards {
-    pub(super) fn new() -> Self {
-        Self { slots: FxHashMap::default() }
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -34,11 +31,11 @@ impl SlotGuards {
         self.slots.contains_key(&(address, offset))
     }
 
-    /// SlotGuards the slot for a new lease; `false` if another lease on it is open.
+    /// Guards the slot for a new lease; `false` if another lease on it is open.
     pub(super) fn close(&mut self, address: AddressKey, offset: u64) -> bool {
         match self.slots.entry((address, offset)) {
             Entry::Vacant(slot) => {
-                slot.insert(List::new());
+                slot.insert(List::default());
                 true
             }
             Entry::Occupied(_) => false,
@@ -47,7 +44,7 @@ impl SlotGuards {
 
     /// The lease has ended; those that wait for it are the caller's.
     pub(super) fn open(&mut self, address: AddressKey, offset: u64) -> List<OrderTag> {
-        self.slots.remove(&(address, offset)).unwrap_or_else(List::new)
+        self.slots.remove(&(address, offset)).unwrap_or_default()
     }
 
     /// Lets an order that is in no queue wait for the slot; `false` if too many do.

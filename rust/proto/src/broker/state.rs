@@ -13,11 +13,11 @@ use super::lost_clients::LostClients;
 use super::orders::OrderTable;
 use super::outbox::{Outbox, Party};
 use super::product_index::ProductIndex;
-use super::slab::Slab;
 use super::slot_guards::SlotGuards;
 use super::supplier::SupplierTable;
 
 /// The broker.
+#[derive(Default)]
 pub struct Broker {
     pub(super) config: Config,
     pub(super) peers: FxHashMap<PeerId, Party>,
@@ -53,33 +53,7 @@ impl Broker {
     /// A broker without peers.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self {
-            config,
-            peers: FxHashMap::default(),
-            clients: Slab::new(),
-            by_nonce: FxHashMap::default(),
-            suppliers: Slab::new(),
-            orders: Slab::new(),
-            index: ProductIndex::new(),
-            lanes: LaneDirectory::new(),
-            lost_clients: LostClients::new(),
-            addresses: Addresses::new(),
-            guards: SlotGuards::new(),
-            outbox: Outbox::new(),
-            journal: Journal::new(),
-            backoff_ends: BackoffEnds::new(),
-            touched: Vec::new(),
-            last_client: 0,
-            last_connection: 0,
-            last_supplier: 0,
-            last_lease: 0,
-            last_backoff: 0,
-            active_clients: 0,
-            registered_suppliers: 0,
-            total_completed: 0,
-            had_softs: false,
-            n_links: 0,
-        }
+        Self { config, ..Self::default() }
     }
 
     /// Whether a supplier of softs was ever here.

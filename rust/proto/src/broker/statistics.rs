@@ -63,7 +63,7 @@ impl Broker {
         let lane = product.and_then(|product| self.clients[client].announcement.lane_of(product));
         let product = product.map(|key| self.index.product(key));
         let mut diagnosis = Diagnosis {
-            queued: product.map_or(0, |product| u64::from(product.unleased())),
+            queued: product.map_or(0, |product| u64::from(product.unleased)),
             ..Diagnosis::default()
         };
         for (_, supplier) in self.suppliers.iter() {
@@ -123,7 +123,7 @@ impl Broker {
 
     /// The products that the detail has room for.
     fn longest_queues(&self) -> Vec<ProductKey> {
-        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased());
+        let rank = |&(_, product): &(ProductKey, &Product)| std::cmp::Reverse(product.unleased);
         let mut products: Vec<_> = self.index.in_use().collect();
         if products.len() > MAX_DETAIL_PRODUCTS {
             products.select_nth_unstable_by_key(MAX_DETAIL_PRODUCTS, rank);
@@ -137,7 +137,7 @@ impl Broker {
         let product = self.index.product(key);
         ProductDetail {
             product_id: product.id.as_ref().to_owned(),
-            queued: product.unleased().into(),
+            queued: product.unleased.into(),
             leased: leased.products.get(&key).copied().unwrap_or_default(),
             suppliers: self.index.n_suppliers(key).into(),
         }
@@ -151,7 +151,7 @@ impl Broker {
         });
         let medium = client.announcement.medium.as_ref();
         Some(ClientDetail {
-            peer_id: client.number()?,
+            peer_id: client.number?,
             address: medium.map(|(address, _)| address.as_ref().to_owned()),
             segment_id: medium.map(|&(_, segment_id)| segment_id),
             orders: client.len() as u64,
@@ -163,10 +163,10 @@ impl Broker {
     fn supplier_detail(&self, now: Instant, supplier: &Supplier) -> Option<SupplierDetail> {
         let patterns = self.index.sets[supplier.set?].patterns.iter().take(MAX_DETAIL_PATTERNS);
         Some(SupplierDetail {
-            peer_id: supplier.number()?,
-            name: supplier.name().to_owned(),
+            peer_id: supplier.number?,
+            name: supplier.name.as_deref().unwrap_or_default().to_owned(),
             patterns: patterns.map(|pattern| cut(pattern, MAX_DETAIL_PATTERN_BYTES).to_owned()).collect(),
-            dialect: supplier.dialect(),
+            dialect: supplier.dialect,
             leases: supplier.leases.len() as u64,
             busy_s: supplier.busy_s(now).unwrap_or(0.0),
             attached: supplier.attachments.len() as u64,

@@ -74,28 +74,14 @@ impl Supplier {
             attachments: Attachments::default(),
             failing: Vec::new(),
             ring: None,
-            links: Links::new(),
-            out: PeerOut::new(),
+            links: Links::default(),
+            out: PeerOut::default(),
         }
-    }
-
-    pub(super) fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
-    /// Its number, once it sent HELLO.
-    pub(super) fn number(&self) -> Option<u64> {
-        self.number
     }
 
     /// Whether it is the link to other hosts.
     pub(super) fn is_link(&self) -> bool {
         self.medium.kind == MediumKind::Link
-    }
-
-    /// Its name; empty if it sent none.
-    pub(super) fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or_default()
     }
 
     /// For how long it has had its oldest lease.

@@ -18,14 +18,7 @@ impl<L: Lanes> Client<L> {
 
     /// Sends up to `wanted` orders by wire that no supplier has claimed, the last ones of the stream first.
     pub(super) fn take_back_from_lane(&mut self, key: ProductKey, wanted: usize) {
-        let mut unclaimed: Vec<_> = (0..self.slots.len())
-            .filter(|&slot| self.slots[slot].state == State::Lane)
-            .map(|slot| slot as SlotId)
-            .filter(|&slot| {
-                let block = self.block(slot);
-                block.wanted && block.product == key
-            })
-            .collect();
+        let mut unclaimed = self.wanted_slots(key, State::Lane);
         unclaimed.sort_unstable_by_key(|&slot| std::cmp::Reverse(self.place_in_stream(slot)));
         let mut taken = 0;
         for slot in unclaimed {
@@ -45,13 +38,7 @@ impl<L: Lanes> Client<L> {
         let Some(lane) = self.products.get(key).lane else {
             return;
         };
-        let mut waiting: Vec<_> = (0..self.slots.len())
-            .map(|slot| slot as SlotId)
-            .filter(|&slot| {
-                let (slot, block) = (&self.slots[slot as usize], self.block(slot));
-                slot.state == State::Waiting && block.wanted && block.product == key
-            })
-            .collect();
+        let mut waiting = self.wanted_slots(key, State::Waiting);
         // Suppliers begin with the first that is placed.
         waiting.sort_unstable_by_key(|&slot| self.place_in_stream(slot));
         for slot in waiting {
@@ -64,5 +51,14 @@ impl<L: Lanes> Client<L> {
             product.on_wire -= 1;
             product.on_lane += 1;
         }
+    }
+
+    /// The slots in this state that `key` was ordered for, and still is.
+    fn wanted_slots(&self, key: ProductKey, state: State) -> Vec<SlotId> {
+        let is_it = |&slot: &SlotId| {
+            let block = self.block(slot);
+            self.slots[slot as usize].state == state && block.wanted && block.product == key
+        };
+        (0..self.slots.len() as SlotId).filter(is_it).collect()
     }
 }

@@ -199,19 +199,10 @@ impl Requests {
         };
         let Some(peer) = peer_id else { return false };
         ClientRequest::Cancel { order_id: &format!("c{peer}-{first}") }.encode(out);
-        self.sent.push_back(Pending::Cancel {
-            request,
-            orders: vec![first],
-            all: false,
-            settled: Vec::new(),
-        });
+        let some = |orders| Pending::Cancel { request, orders, all: false, settled: Vec::new() };
+        self.sent.push_back(some(vec![first]));
         if !rest.is_empty() {
-            self.unsent.push_front(Pending::Cancel {
-                request,
-                orders: rest.to_vec(),
-                all: false,
-                settled: Vec::new(),
-            });
+            self.unsent.push_front(some(rest.to_vec()));
         }
         true
     }

@@ -23,7 +23,7 @@ pub enum Outcome {
 }
 
 /// One student, over all its connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Student {
     rank: u32,
     slot_size: u64,
@@ -41,9 +41,10 @@ pub struct Student {
     log: VecDeque<LogRecord>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 enum Seat {
     /// There is no connection.
+    #[default]
     Absent,
     /// HELLO is to be sent.
     Due,
@@ -75,19 +76,7 @@ impl Student {
     /// A student that is not connected. `nonce` is random: brokers know it by this from one connection to the next.
     #[must_use]
     pub fn new(rank: u32, slot_size: u64, nonce: u64) -> Self {
-        Self {
-            rank,
-            slot_size,
-            nonce,
-            known: None,
-            stop: None,
-            above: 0,
-            seat: Seat::Absent,
-            requests: VecDeque::new(),
-            outcomes: FxHashMap::default(),
-            n_requests: 0,
-            log: VecDeque::new(),
-        }
+        Self { rank, slot_size, nonce, ..Self::default() }
     }
 
     /// A connection to a broker is up.

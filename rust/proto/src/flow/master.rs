@@ -18,7 +18,7 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 const MAX_RECORDS: usize = 256;
 
 /// Which workers a master takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
     /// Of this master: workers that know a higher one are refused, and refuse it.
     pub incarnation: u64,
@@ -27,7 +27,7 @@ pub struct Admission {
 }
 
 /// The state machine of a master.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Master {
     admission: Admission,
     limits: Limits,
@@ -63,15 +63,7 @@ impl Master {
     /// Without connections.
     #[must_use]
     pub fn new(admission: Admission, limits: Limits) -> Self {
-        Self {
-            admission,
-            limits,
-            peers: FxHashMap::default(),
-            seats: Seats::default(),
-            asks: Asks::default(),
-            ending: Vec::new(),
-            log: VecDeque::new(),
-        }
+        Self { admission, limits, ..Self::default() }
     }
 
     /// Sends a message to a worker; the connection has something to write then.

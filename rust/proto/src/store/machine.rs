@@ -14,7 +14,7 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 const KEY_COST: usize = 128;
 
 /// What a store holds at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Bytes of all keys and values.
     pub bytes: usize,
@@ -22,7 +22,7 @@ pub struct StoreLimits {
 
 /// The state machine of the process that has the values. A request waits for keys until the connection ends: a peer gives
 /// it up by ending that.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StoreMachine {
     limits: StoreLimits,
     /// By a hash that a peer cannot foresee.
@@ -55,15 +55,7 @@ impl StoreMachine {
     /// Without values.
     #[must_use]
     pub fn new(limits: StoreLimits) -> Self {
-        Self {
-            limits,
-            values: HashMap::new(),
-            bytes: 0,
-            peers: FxHashMap::default(),
-            n_waiting: 0,
-            answered: Vec::new(),
-            ending: Vec::new(),
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Bytes that its keys and values take.
@@ -241,10 +233,6 @@ impl StreamMachine for StoreMachine {
         self.peers.get(&id).is_some_and(|peer| !peer.is_ending)
     }
 
-    fn is_joined(&self, _id: PeerId) -> bool {
-        true
-    }
-
     fn poll_output(&mut self) -> Option<PeerId> {
         self.answered.pop()
     }
@@ -252,8 +240,6 @@ impl StreamMachine for StoreMachine {
     fn poll_ending(&mut self) -> Option<PeerId> {
         self.ending.pop()
     }
-
-    fn complain(&mut self, _text: String) {}
 
     fn end_all(&mut self, why: &str) {
         for peer in self.peers.values_mut() {

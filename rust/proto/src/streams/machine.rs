@@ -31,7 +31,9 @@ pub trait StreamMachine {
     /// Whether a connection should be read: not while too much of it waits.
     fn wants_bytes(&self, id: PeerId) -> bool;
     /// Whether the handshake of a connection is over.
-    fn is_joined(&self, id: PeerId) -> bool;
+    fn is_joined(&self, _id: PeerId) -> bool {
+        true
+    }
     /// Whether an answer is to be made, which may take a while.
     fn is_asked(&self) -> bool {
         false
@@ -44,7 +46,7 @@ pub trait StreamMachine {
     /// that has ended meanwhile.
     fn poll_ending(&mut self) -> Option<PeerId>;
     /// A connection was not accepted.
-    fn complain(&mut self, text: String);
+    fn complain(&mut self, _text: String) {}
     /// Whether all that was to be sent has been written.
     fn is_flushed(&mut self) -> bool {
         true

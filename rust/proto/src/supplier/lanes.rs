@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 
 use crate::limits::MAX_LANES_PER_SUPPLIER;
-use crate::wire::{LaneName, LaneOffer};
+use crate::wire::{LaneName, LaneOffer, Message, SupplierRequest};
 
 /// Names in one UNATTACHED message: far below the limit of a message, however long the addresses are.
 const MAX_BATCH: usize = 256;
@@ -54,21 +54,21 @@ pub(super) struct Lanes {
     /// Of a link to other hosts: brokers tell it of the end of lanes that it does not serve, too.
     is_link: bool,
     /// Offered, neither withdrawn nor refused.
-    served: FxHashSet<LaneId>,
-    changes: VecDeque<LaneChange>,
-    refused: Vec<LaneId>,
+    pub(super) served: FxHashSet<LaneId>,
+    pub(super) changes: VecDeque<LaneChange>,
+    pub(super) refused: Vec<LaneId>,
     /// Refused for a while; the one that is due first comes first.
-    postponed: VecDeque<Postponed>,
+    pub(super) postponed: VecDeque<Postponed>,
     /// Tried again, and not refused again yet: the broker does not know that they are served.
-    on_trial: FxHashSet<LaneId>,
-    accepted: Vec<LaneId>,
+    pub(super) on_trial: FxHashSet<LaneId>,
+    pub(super) accepted: Vec<LaneId>,
 }
 
 #[derive(Debug)]
-struct Postponed {
-    due: Instant,
-    id: LaneId,
-    product_id: Arc<str>,
+pub(super) struct Postponed {
+    pub(super) due: Instant,
+    pub(super) id: LaneId,
+    pub(super) product_id: Arc<str>,
 }
 
 impl Lanes {
@@ -98,7 +98,7 @@ impl Lanes {
         }
     }
 
-    fn begin(&mut self, id: LaneId, product_id: Arc<str>) {
+    pub(super) fn begin(&mut self, id: LaneId, product_id: Arc<str>) {
         self.served.insert(id.clone());
         self.changes.push_back(LaneChange::Attach { id, product_id });
     }
@@ -113,39 +113,7 @@ impl Lanes {
         }
     }
 
-    /// A lane is served. Only of one that was refused before the broker must be told.
-    pub(super) fn accept(&mut self, id: &LaneId, connected: bool) {
-        if self.on_trial.remove(id) && connected {
-            self.accepted.push(id.clone());
-        }
-    }
-
-    /// Whether that is news: it was served, or not tried before.
-    pub(super) fn refuse(&mut self, id: &LaneId, connected: bool) -> bool {
-        let is_news = !self.on_trial.remove(id) & self.served.remove(id);
-        if is_news && connected {
-            self.refused.push(id.clone());
-        }
-        is_news
-    }
-
-    /// As [`Self::refuse`], and tried again later.
-    pub(super) fn postpone(
-        &mut self,
-        now: Instant,
-        id: &LaneId,
-        product_id: Arc<str>,
-        connected: bool,
-    ) -> bool {
-        let is_served = self.served.contains(id);
-        let is_news = self.refuse(id, connected);
-        if is_served && connected {
-            self.keep(now, id.clone(), product_id);
-        }
-        is_news
-    }
-
-    fn keep(&mut self, now: Instant, id: LaneId, product_id: Arc<str>) {
+    pub(super) fn keep(&mut self, now: Instant, id: LaneId, product_id: Arc<str>) {
         if self.postponed.len() < MAX_LANES_PER_SUPPLIER {
             self.postponed.push_back(Postponed { due: now + TRY_AGAIN_AFTER, id, product_id });
         }
@@ -164,59 +132,29 @@ impl Lanes {
         self.postponed.clear();
     }
 
-    pub(super) fn poll(&mut self, now: Instant) -> Option<LaneChange> {
-        let n_due = self.postponed.iter().take_while(|postponed| postponed.due <= now).count();
-        let n_free = MAX_LANES_PER_SUPPLIER.saturating_sub(self.served.len());
-        for (n, Postponed { id, product_id, .. }) in
-            self.postponed.drain(..n_due).collect::<Vec<_>>().into_iter().enumerate()
-        {
-            if n < n_free {
-                self.on_trial.insert(id.clone());
-                self.begin(id, product_id);
-            } else {
-                self.keep(now, id, product_id);
-            }
+    /// Whether the broker is to be told anything.
+    pub(super) fn has_news(&self) -> bool {
+        !(self.refused.is_empty() && self.accepted.is_empty())
+    }
+
+    /// The next message about lanes that are refused, or that were refused before and are served now; `false` if there is
+    /// none.
+    pub(super) fn encode(&mut self, out: &mut Message) -> bool {
+        let refuses = !self.refused.is_empty();
+        let waiting = if refuses { &mut self.refused } else { &mut self.accepted };
+        let next: Vec<_> = waiting.drain(..waiting.len().min(MAX_BATCH)).collect();
+        let names = next.iter().map(LaneId::name).collect();
+        match refuses {
+            true => SupplierRequest::Unattached(names).encode(out),
+            false if next.is_empty() => return false,
+            false => SupplierRequest::Attached(names).encode(out),
         }
-        self.changes.pop_front()
-    }
-
-    /// A lane that was refused is served all the same, if there is room.
-    pub(super) fn resume(&mut self, id: &LaneId, connected: bool) -> bool {
-        let has_room = self.served.len() < MAX_LANES_PER_SUPPLIER;
-        if has_room && self.served.insert(id.clone()) && connected {
-            self.accepted.push(id.clone());
-        }
-        has_room
-    }
-
-    /// When [`Self::poll`] has something to say again.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.postponed.front().map(|postponed| postponed.due)
-    }
-
-    pub(super) fn has_refusals(&self) -> bool {
-        !self.refused.is_empty()
-    }
-
-    pub(super) fn has_accepted(&self) -> bool {
-        !self.accepted.is_empty()
-    }
-
-    /// Lanes for the next message, which were refused before and are served now.
-    pub(super) fn take_accepted(&mut self) -> Vec<LaneId> {
-        let n = self.accepted.len().min(MAX_BATCH);
-        self.accepted.drain(..n).collect()
-    }
-
-    /// Refusals for the next message.
-    pub(super) fn take_refusals(&mut self) -> Vec<LaneId> {
-        let n = self.refused.len().min(MAX_BATCH);
-        self.refused.drain(..n).collect()
+        true
     }
 }
 
 impl LaneId {
-    pub(super) fn name(&self) -> LaneName<'_> {
+    fn name(&self) -> LaneName<'_> {
         let Self { address, segment_id, lane, generation } = self;
         LaneName { address, segment_id: *segment_id, lane: *lane, generation: *generation }
     }

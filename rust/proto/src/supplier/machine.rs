@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::config::Config;
 use super::credit::{Call, Credit};
-use super::lanes::{LaneId, Lanes};
+use super::lanes::Lanes;
 use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
@@ -25,7 +25,7 @@ const SOFTS_HELLO_EVERY: Duration = Duration::from_secs(10);
 const SOFTS_LEASE: Duration = Duration::from_millis(9_900);
 
 /// The supplier's state machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Supplier {
     config: Config,
     dialect: Option<Dialect>,
@@ -72,33 +72,8 @@ impl Supplier {
     /// A supplier without leases, not connected.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self {
-            lanes: Lanes::new(config.medium.kind == MediumKind::Link),
-            config,
-            dialect: None,
-            connection: 0,
-            queue: VecDeque::new(),
-            current: None,
-            call: None,
-            done: Vec::new(),
-            failed: Vec::new(),
-            returned: Vec::new(),
-            oldest_result_at: None,
-            softs_done: None,
-            hello_due: false,
-            medium_due: false,
-            next_softs_hello: None,
-            ready_due: false,
-            goodbye_due: false,
-            leaving: false,
-            left: false,
-            credit: Credit::default(),
-            paused: false,
-            expected: VecDeque::new(),
-            hello: None,
-            terminated: false,
-            log: VecDeque::new(),
-        }
+        let lanes = Lanes::new(config.medium.kind == MediumKind::Link);
+        Self { lanes, config, ..Self::default() }
     }
 
     /// The broker's answer to the HELLO of the present connection: the number of this supplier, or why it was refused.
@@ -334,8 +309,7 @@ impl Supplier {
             || self.ready_due
             || self.goodbye_due
             || !self.returned.is_empty()
-            || self.lanes.has_refusals()
-            || self.lanes.has_accepted()
+            || self.lanes.has_news()
             || (has_results && (self.queue.is_empty() || full))
             || self.poll_timeout().is_some_and(|at| at <= now)
     }
@@ -376,14 +350,7 @@ impl Supplier {
             SupplierRequest::Ready { credit: Some(u64::from(wanted)) }.encode(out);
             return true;
         }
-        if self.lanes.has_refusals() {
-            let refused = self.lanes.take_refusals();
-            SupplierRequest::Unattached(refused.iter().map(LaneId::name).collect()).encode(out);
-            return true;
-        }
-        if self.lanes.has_accepted() {
-            let accepted = self.lanes.take_accepted();
-            SupplierRequest::Attached(accepted.iter().map(LaneId::name).collect()).encode(out);
+        if self.lanes.encode(out) {
             return true;
         }
         if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! The configuration of a model is one msgpack value that stands in these messages as it is; it is not read on the way.
 
-use super::envelope::{any_map, split, unknown_command};
+use super::envelope::{any_map, read_map, split, unknown_command};
 use super::error::WireError;
 use super::reader::{Reader, cut};
 use crate::limits::{MAX_GENERATION, MAX_ID_BYTES, MAX_MODEL_CFG_BYTES};
@@ -155,10 +155,9 @@ impl<'a> ControlReply<'a> {
         let [frame] = frames else {
             return Err(WireError(format!("expected an answer of 1 frame, got {}", frames.len())));
         };
-        let mut reader = Reader::new("reply", frame);
         let mut reply = Self::default();
         let (mut ok, mut model_id, mut model_cfg) = (None, None, None);
-        reader.map("payload", |reader, key| {
+        let reader = read_map("reply", frame, |reader, key| {
             match key {
                 b"ok" => ok = Some(reader.bool("ok")?),
                 b"error" => reply.error = reader.optional_str("error")?.map(cut),
@@ -170,7 +169,6 @@ impl<'a> ControlReply<'a> {
             }
             Ok(())
         })?;
-        reader.end()?;
         reply.ok = ok.ok_or_else(|| reader.missing(&[("ok", false)]))?;
         reply.model = model_id.zip(model_cfg);
         Ok(reply)
@@ -187,19 +185,13 @@ impl<'a> Publication<'a> {
         match topic {
             b"STOP" => any_map("STOP", payload).map(|()| Self::Stop),
             b"MODEL" => {
-                let mut reader = Reader::new("MODEL", payload);
                 let mut fields = ModelFields::default();
-                reader.map(
-                    "payload",
-                    |reader, key| {
-                        if fields.read(reader, key)? { Ok(()) } else { reader.skip(key) }
-                    },
-                )?;
-                reader.end()?;
-                fields
-                    .model(&reader)?
-                    .map(Self::Model)
-                    .ok_or_else(|| reader.error("generation", "need at least 1, have 0"))
+                let reader = read_map("MODEL", payload, |reader, key| match fields.read(reader, key)? {
+                    true => Ok(()),
+                    false => reader.skip(key),
+                })?;
+                let model = fields.model(&reader)?;
+                model.map(Self::Model).ok_or_else(|| reader.error("generation", "need at least 1, have 0"))
             }
             _ => Err(unknown_command(topic)),
         }
@@ -256,10 +248,9 @@ impl<'a> ModelFields<'a> {
 }
 
 fn hello(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
-    let mut reader = Reader::new("HELLO", payload);
     let (mut rank, mut slot_size, mut nonce, mut stop) = (None, None, None, None);
     let mut fields = ModelFields::default();
-    reader.map("payload", |reader, key| {
+    let reader = read_map("HELLO", payload, |reader, key| {
         match key {
             b"rank" => rank = Some(reader.uint32("rank")?),
             b"slot_size" => slot_size = Some(reader.uint("slot_size")?),
@@ -270,7 +261,6 @@ fn hello(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     match (rank, slot_size) {
         (Some(rank), Some(slot_size)) => {
             Ok(ControlRequest::Hello { rank, slot_size, nonce, known: fields.model(&reader)?, stop })
@@ -280,9 +270,8 @@ fn hello(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
 }
 
 fn set_model(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
-    let mut reader = Reader::new("SET_MODEL", payload);
     let (mut nonce, mut above, mut model_id, mut model_cfg) = (None, 0, None, NO_MODEL_CFG);
-    reader.map("payload", |reader, key| {
+    let reader = read_map("SET_MODEL", payload, |reader, key| {
         match key {
             b"nonce" => nonce = Some(reader.uint("nonce")?),
             b"above" => above = read_generation(reader, "above")?,
@@ -292,29 +281,26 @@ fn set_model(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     let model_id = model_id.ok_or_else(|| reader.missing(&[("model_id", false)]))?;
     Ok(ControlRequest::SetModel { nonce, above, model_id, model_cfg })
 }
 
 fn stop(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
-    let (mut reader, mut nonce) = (Reader::new("STOP", payload), None);
-    reader.map("payload", |reader, key| {
+    let mut nonce = None;
+    read_map("STOP", payload, |reader, key| {
         match key {
             b"nonce" => nonce = Some(reader.uint("nonce")?),
             _ => reader.skip(key)?,
         }
         Ok(())
     })?;
-    reader.end()?;
     Ok(ControlRequest::Stop { nonce })
 }
 
 fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {
-    let mut reader = Reader::new("FOLLOW", payload);
     let (mut host, mut is_led, mut above) = (None, None, 0);
     let mut fields = ModelFields::default();
-    reader.map("payload", |reader, key| {
+    let reader = read_map("FOLLOW", payload, |reader, key| {
         match key {
             b"host" => host = Some(reader.id("host")?),
             b"led" => is_led = Some(reader.bool("led")?),
@@ -324,7 +310,6 @@ fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     match (host, is_led) {
         (Some(host), Some(is_led)) => Ok(Follow { host, is_led, model: fields.model(&reader)?, above }),
         _ => Err(reader.missing(&[("host", host.is_some()), ("led", is_led.is_some())])),

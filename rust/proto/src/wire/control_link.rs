@@ -1,9 +1,8 @@
 //! What a broker tells the link of its host about models.
 
 use super::control::{ModelFields, ModelRef};
-use super::envelope::{split, unknown_command};
+use super::envelope::{read_map, split, unknown_command};
 use super::error::WireError;
-use super::reader::Reader;
 
 /// `STATE`: what runs on the broker's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +31,10 @@ impl<'a> LinkedState<'a> {
         if command != b"STATE" {
             return Err(unknown_command(command));
         }
-        let mut reader = Reader::new("STATE", payload);
         let (mut is_own, mut leader, mut is_stopped) = (None, None, None);
         let (mut stop, mut link_stop) = (None, None);
         let mut fields = ModelFields::default();
-        reader.map("payload", |reader, key| {
+        let reader = read_map("STATE", payload, |reader, key| {
             match key {
                 b"own" => is_own = Some(reader.bool("own")?),
                 b"leader" => leader = Some(reader.uint("leader")?),
@@ -48,7 +46,6 @@ impl<'a> LinkedState<'a> {
             }
             Ok(())
         })?;
-        reader.end()?;
         match (is_own, leader, stop, is_stopped, link_stop) {
             (Some(is_own), Some(leader), Some(stop), Some(is_stopped), Some(link_stop)) => {
                 let leader = Some(leader).filter(|leader| *leader != 0);

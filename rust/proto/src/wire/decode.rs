@@ -1,7 +1,7 @@
 //! Frames to messages. The requests of a softs peer are as strict as the dataclasses of softs are; its other payloads
 //! are not decoded.
 
-use super::envelope::{any_map, split, unknown_command};
+use super::envelope::{any_map, read_map, split, unknown_command};
 use super::error::WireError;
 use super::lanes;
 use super::lists::{flat_triples, list, uints};
@@ -114,9 +114,8 @@ struct Work<'a> {
 }
 
 fn work<'a>(message: &'static str, payload: &'a [u8]) -> Result<Work<'a>, WireError> {
-    let mut reader = Reader::new(message, payload);
     let (mut order_id, mut product_id, mut address, mut offset) = (None, None, None, None);
-    reader.map("payload", |reader, key| {
+    let reader = read_map(message, payload, |reader, key| {
         match key {
             b"order_id" => order_id = Some(reader.id("order_id")?),
             b"product_id" => product_id = Some(reader.id("product_id")?),
@@ -126,7 +125,6 @@ fn work<'a>(message: &'static str, payload: &'a [u8]) -> Result<Work<'a>, WireEr
         }
         Ok(())
     })?;
-    reader.end()?;
     match (order_id, product_id, address, offset) {
         (Some(order_id), Some(product_id), Some(address), Some(offset)) => {
             Ok(Work { order_id, product_id, address, offset })
@@ -141,23 +139,20 @@ fn work<'a>(message: &'static str, payload: &'a [u8]) -> Result<Work<'a>, WireEr
 }
 
 fn order_id<'a>(message: &'static str, payload: &'a [u8]) -> Result<&'a str, WireError> {
-    let mut reader = Reader::new(message, payload);
     let mut order_id = None;
-    reader.map("payload", |reader, key| {
+    let reader = read_map(message, payload, |reader, key| {
         match key {
             b"order_id" => order_id = Some(reader.id("order_id")?),
             _ => return Err(reader.unknown(key)),
         }
         Ok(())
     })?;
-    reader.end()?;
     order_id.ok_or_else(|| reader.missing(&[("order_id", false)]))
 }
 
 fn stats(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
-    let mut reader = Reader::new("STATS", payload);
     let (mut request_id, mut product_id, mut detail) = (None, None, false);
-    reader.map("payload", |reader, key| {
+    read_map("STATS", payload, |reader, key| {
         match key {
             b"request_id" => request_id = Some(reader.uint("request_id")?),
             b"product_id" => product_id = Some(reader.id("product_id")?),
@@ -166,21 +161,18 @@ fn stats(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     Ok(ClientRequest::Stats { request_id, product_id, detail })
 }
 
 fn client_hello(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
-    let mut reader = Reader::new("HELLO", payload);
     let mut nonce = None;
-    reader.map("payload", |reader, key| {
+    read_map("HELLO", payload, |reader, key| {
         match key {
             b"nonce" => nonce = Some(reader.uint("nonce")?),
             _ => reader.skip(key)?,
         }
         Ok(())
     })?;
-    reader.end()?;
     Ok(ClientRequest::Hello { nonce })
 }
 
@@ -206,9 +198,8 @@ fn cancels(payload: &[u8]) -> Result<ClientRequest<'_>, WireError> {
 }
 
 fn supplier_hello(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
-    let mut reader = Reader::new("HELLO", payload);
     let (mut product_ids, mut name) = (Vec::new(), None);
-    reader.map("payload", |reader, key| {
+    read_map("HELLO", payload, |reader, key| {
         match key {
             b"product_ids" => {
                 let len = reader.array("product_ids")?;
@@ -227,28 +218,24 @@ fn supplier_hello(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     Ok(SupplierRequest::Hello { product_ids, name })
 }
 
 fn ready(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
-    let mut reader = Reader::new("READY", payload);
     let mut credit = None;
-    reader.map("payload", |reader, key| {
+    read_map("READY", payload, |reader, key| {
         match key {
             b"credit" => credit = Some(reader.uint("credit")?),
             _ => reader.skip(key)?,
         }
         Ok(())
     })?;
-    reader.end()?;
     Ok(SupplierRequest::Ready { credit })
 }
 
 fn done(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
-    let mut reader = Reader::new("DONE", payload);
     let (mut order_id, mut success) = (None, true);
-    reader.map("payload", |reader, key| {
+    let reader = read_map("DONE", payload, |reader, key| {
         match key {
             b"order_id" => order_id = Some(reader.id("order_id")?),
             b"success" => success = reader.bool("success")?,
@@ -256,7 +243,6 @@ fn done(payload: &[u8]) -> Result<SupplierRequest<'_>, WireError> {
         }
         Ok(())
     })?;
-    reader.end()?;
     let order_id = order_id.ok_or_else(|| reader.missing(&[("order_id", false)]))?;
     Ok(SupplierRequest::Done { order_id, success })
 }

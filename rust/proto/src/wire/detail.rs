@@ -81,26 +81,17 @@ pub struct ProductDetail {
 
 impl Detail {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        writer::map(out, 3);
-        writer::str(out, "clients");
-        writer::array(out, self.clients.len());
-        for client in &self.clients {
-            client.encode(out);
-        }
-        writer::str(out, "suppliers");
-        writer::array(out, self.suppliers.len());
-        for supplier in &self.suppliers {
-            supplier.encode(out);
-        }
-        writer::str(out, "products");
-        writer::array(out, self.products.len());
-        for product in &self.products {
-            writer::array(out, 4);
-            writer::str(out, &product.product_id);
-            writer::uint(out, product.queued);
-            writer::uint(out, product.leased);
-            writer::uint(out, product.suppliers);
-        }
+        writer::map(out, |map| {
+            writer::list(map.key("clients"), &self.clients, |out, client| client.encode(out));
+            writer::list(map.key("suppliers"), &self.suppliers, |out, supplier| supplier.encode(out));
+            writer::list(map.key("products"), &self.products, |out, product| {
+                writer::array(out, 4);
+                writer::str(out, &product.product_id);
+                writer::uint(out, product.queued);
+                writer::uint(out, product.leased);
+                writer::uint(out, product.suppliers);
+            });
+        });
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -131,30 +122,19 @@ impl Detail {
 
 impl ClientDetail {
     fn encode(&self, out: &mut Vec<u8>) {
-        let optional = usize::from(self.address.is_some()) + usize::from(self.segment_id.is_some());
-        writer::map(out, 4 + optional);
-        writer::str(out, "peer_id");
-        writer::uint(out, self.peer_id);
-        if let Some(address) = &self.address {
-            writer::str(out, "address");
-            writer::str(out, address);
-        }
-        if let Some(segment_id) = self.segment_id {
-            writer::str(out, "segment_id");
-            writer::uint(out, segment_id);
-        }
-        writer::str(out, "orders");
-        writer::uint(out, self.orders);
-        writer::str(out, "leased");
-        writer::uint(out, self.leased);
-        writer::str(out, "lanes");
-        writer::array(out, self.lanes.len());
-        for lane in &self.lanes {
-            writer::array(out, 3);
-            writer::str(out, &lane.product_id);
-            writer::uint(out, lane.lane.into());
-            writer::uint(out, lane.generation.into());
-        }
+        writer::map(out, |map| {
+            map.uint("peer_id", self.peer_id);
+            map.optional_str("address", self.address.as_deref());
+            map.optional_uint("segment_id", self.segment_id);
+            map.uint("orders", self.orders);
+            map.uint("leased", self.leased);
+            writer::list(map.key("lanes"), &self.lanes, |out, lane| {
+                writer::array(out, 3);
+                writer::str(out, &lane.product_id);
+                writer::uint(out, lane.lane.into());
+                writer::uint(out, lane.generation.into());
+            });
+        });
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -181,21 +161,15 @@ impl ClientDetail {
 
 impl SupplierDetail {
     fn encode(&self, out: &mut Vec<u8>) {
-        writer::map(out, 7);
-        writer::str(out, "peer_id");
-        writer::uint(out, self.peer_id);
-        writer::str(out, "name");
-        writer::str(out, &self.name);
-        writer::str(out, "patterns");
-        writer::strs(out, &self.patterns);
-        writer::str(out, "dialect");
-        writer::str(out, self.dialect.name());
-        writer::str(out, "leases");
-        writer::uint(out, self.leases);
-        writer::str(out, "busy_s");
-        writer::float(out, self.busy_s);
-        writer::str(out, "attached");
-        writer::uint(out, self.attached);
+        writer::map(out, |map| {
+            map.uint("peer_id", self.peer_id);
+            map.str("name", &self.name);
+            writer::strs(map.key("patterns"), &self.patterns);
+            map.str("dialect", self.dialect.name());
+            map.uint("leases", self.leases);
+            map.float("busy_s", self.busy_s);
+            map.uint("attached", self.attached);
+        });
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {

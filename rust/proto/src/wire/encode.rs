@@ -1,6 +1,6 @@
 //! Messages to frames, byte for byte what softs itself would send in the softs dialect.
 
-use super::envelope::{empty_map, two_frames};
+use super::envelope::{two_frames, with_empty_map, with_map};
 use super::lanes;
 use super::medium_profile;
 use super::message::Message;
@@ -13,31 +13,17 @@ impl ClientRequest<'_> {
     /// Appends the two frames of this message to `out`.
     pub fn encode(&self, out: &mut Message) {
         match self {
-            Self::Hello { nonce: None } => two_frames(out, b"HELLO", empty_map),
-            Self::Hello { nonce: Some(nonce) } => two_frames(out, b"HELLO", |out| {
-                writer::map(out, 1);
-                writer::str(out, "nonce");
-                writer::uint(out, *nonce);
-            }),
-            Self::Discard => two_frames(out, b"DISCARD", empty_map),
+            Self::Hello { nonce } => with_map(out, b"HELLO", |map| map.optional_uint("nonce", *nonce)),
+            Self::Discard => with_empty_map(out, b"DISCARD"),
             &Self::Order { order_id, product_id, address, offset } => {
                 work(out, b"ORDER", order_id, product_id, address, offset);
             }
             Self::Cancel { order_id } => one_order(out, b"CANCEL", order_id),
-            Self::Stats { request_id, product_id, detail } => two_frames(out, b"STATS", |out| {
-                let given = [request_id.is_some(), product_id.is_some(), *detail];
-                writer::map(out, given.into_iter().filter(|given| *given).count());
-                if let Some(request_id) = request_id {
-                    writer::str(out, "request_id");
-                    writer::uint(out, *request_id);
-                }
-                if let Some(product_id) = product_id {
-                    writer::str(out, "product_id");
-                    writer::str(out, product_id);
-                }
+            Self::Stats { request_id, product_id, detail } => with_map(out, b"STATS", |map| {
+                map.optional_uint("request_id", *request_id);
+                map.optional_str("product_id", *product_id);
                 if *detail {
-                    writer::str(out, "detail");
-                    writer::bool(out, true);
+                    map.bool("detail", true);
                 }
             }),
             Self::Orders { address, segment_id, slot_size, product_id, orders } => {
@@ -69,40 +55,26 @@ impl SupplierRequest<'_> {
     /// Appends the two frames of this message to `out`.
     pub fn encode(&self, out: &mut Message) {
         match self {
-            Self::Hello { product_ids, name } => two_frames(out, b"HELLO", |out| {
-                writer::map(out, 1 + usize::from(name.is_some()));
-                writer::str(out, "product_ids");
-                writer::strs(out, product_ids);
-                if let Some(name) = name {
-                    writer::str(out, "name");
-                    writer::str(out, name);
-                }
+            Self::Hello { product_ids, name } => with_map(out, b"HELLO", |map| {
+                writer::strs(map.key("product_ids"), product_ids);
+                map.optional_str("name", *name);
             }),
-            Self::Ready { credit: None } => two_frames(out, b"READY", empty_map),
-            Self::Ready { credit: Some(credit) } => two_frames(out, b"READY", |out| {
-                writer::map(out, 1);
-                writer::str(out, "credit");
-                writer::uint(out, *credit);
-            }),
-            Self::Done { order_id, success } => two_frames(out, b"DONE", |out| {
-                writer::map(out, 2);
-                writer::str(out, "order_id");
-                writer::str(out, order_id);
-                writer::str(out, "success");
-                writer::bool(out, *success);
+            Self::Ready { credit } => with_map(out, b"READY", |map| map.optional_uint("credit", *credit)),
+            Self::Done { order_id, success } => with_map(out, b"DONE", |map| {
+                map.str("order_id", order_id);
+                map.bool("success", *success);
             }),
             Self::Dones { done, failed, returned } => two_frames(out, b"DONES", |out| {
                 writer::array(out, 3);
                 writer::uints(out, done);
-                writer::array(out, failed.len());
-                for (lease, text) in failed {
+                writer::list(out, failed, |out, (lease, text)| {
                     writer::array(out, 2);
                     writer::uint(out, *lease);
                     writer::str(out, cut(text));
-                }
+                });
                 writer::uints(out, returned);
             }),
-            Self::Goodbye => two_frames(out, b"GOODBYE", empty_map),
+            Self::Goodbye => with_empty_map(out, b"GOODBYE"),
             Self::Medium(profile) => {
                 two_frames(out, b"MEDIUM", |out| medium_profile::encode(out, *profile));
             }
@@ -122,13 +94,12 @@ impl ToClient<'_> {
             Self::Results { done, ended } => two_frames(out, b"RESULTS", |out| {
                 writer::array(out, 2);
                 writer::uints(out, done);
-                writer::array(out, ended.len());
-                for (order, code, text) in ended {
+                writer::list(out, ended, |out, (order, code, text)| {
                     writer::array(out, 3);
                     writer::uint(out, *order);
                     writer::uint(out, *code as u64);
                     writer::str(out, cut(text));
-                }
+                });
             }),
             Self::Supply(supply) => two_frames(out, b"SUPPLY", |out| lanes::encode_supply(out, supply)),
             Self::Late(orders) => two_frames(out, b"LATE", |out| writer::uints(out, orders)),
@@ -145,42 +116,32 @@ impl ToSupplier<'_> {
                 work(out, b"WORK", order_id, product_id, address, offset);
             }
             Self::Works(groups) => two_frames(out, b"WORKS", |out| {
-                writer::array(out, groups.len());
-                for group in groups {
+                writer::list(out, groups, |out, group| {
                     writer::array(out, 5);
                     writer::str(out, group.product_id);
                     writer::str(out, group.address);
                     writer::uint(out, group.segment_id);
                     writer::uint(out, group.slot_size);
                     writer::flat_triples(out, &group.leases);
-                }
+                });
             }),
             Self::Attach(offers) => two_frames(out, b"ATTACH", |out| lanes::encode_offers(out, offers)),
             Self::Detach(names) => two_frames(out, b"DETACH", |out| lanes::encode_names(out, names)),
-            Self::Terminate => two_frames(out, b"TERMINATE", empty_map),
+            Self::Terminate => with_empty_map(out, b"TERMINATE"),
         }
     }
 }
 
 fn one_order(out: &mut Message, command: &[u8], order_id: &str) {
-    two_frames(out, command, |out| {
-        writer::map(out, 1);
-        writer::str(out, "order_id");
-        writer::str(out, order_id);
-    });
+    with_map(out, command, |map| map.str("order_id", order_id));
 }
 
 /// ORDER and WORK have the same fields.
 fn work(out: &mut Message, command: &[u8], order_id: &str, product_id: &str, address: &str, offset: u64) {
-    two_frames(out, command, |out| {
-        writer::map(out, 4);
-        writer::str(out, "order_id");
-        writer::str(out, order_id);
-        writer::str(out, "product_id");
-        writer::str(out, product_id);
-        writer::str(out, "address");
-        writer::str(out, address);
-        writer::str(out, "offset");
-        writer::uint(out, offset);
+    with_map(out, command, |map| {
+        map.str("order_id", order_id);
+        map.str("product_id", product_id);
+        map.str("address", address);
+        map.uint("offset", offset);
     });
 }

@@ -3,7 +3,7 @@
 use super::error::WireError;
 use super::message::Message;
 use super::reader::{Reader, quoted};
-use super::writer;
+use super::writer::{self, Map};
 
 /// Command and payload; no payload counts as an empty map.
 pub(super) fn split<'a>(frames: &[&'a [u8]]) -> Result<(&'a [u8], &'a [u8]), WireError> {
@@ -19,10 +19,23 @@ pub(super) fn unknown_command(command: &[u8]) -> WireError {
     WireError(format!("unknown command {}", quoted(command)))
 }
 
+/// Reads a payload that is a map with any content.
 pub(super) fn any_map(message: &'static str, payload: &[u8]) -> Result<(), WireError> {
+    read_map(message, payload, |reader, key| reader.skip(key)).map(drop)
+}
+
+/// Reads a payload that is a map: `field` is given each key and must read or skip its value. Returns the reader, for what
+/// else is wrong with the message.
+#[inline]
+pub(super) fn read_map<'a>(
+    message: &'static str,
+    payload: &'a [u8],
+    field: impl FnMut(&mut Reader<'a>, &'a [u8]) -> Result<(), WireError>,
+) -> Result<Reader<'a>, WireError> {
     let mut reader = Reader::new(message, payload);
-    reader.any_map()?;
-    reader.end()
+    reader.map("payload", field)?;
+    reader.end()?;
+    Ok(reader)
 }
 
 #[inline]
@@ -31,6 +44,12 @@ pub(super) fn two_frames(out: &mut Message, command: &[u8], payload: impl FnOnce
     out.frame(payload);
 }
 
-pub(super) fn empty_map(out: &mut Vec<u8>) {
-    writer::map(out, 0);
+/// As [`two_frames`], with a map as payload.
+#[inline]
+pub(super) fn with_map(out: &mut Message, command: &[u8], fields: impl FnOnce(&mut Map<'_>)) {
+    two_frames(out, command, |out| writer::map(out, fields));
+}
+
+pub(super) fn with_empty_map(out: &mut Message, command: &[u8]) {
+    with_map(out, command, |_| {});
 }

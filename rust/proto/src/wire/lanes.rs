@@ -72,41 +72,37 @@ pub(super) fn encode_announced(
     writer::array(out, 3);
     writer::str(out, address);
     writer::uint(out, segment_id);
-    writer::array(out, lanes.len());
-    for lane in lanes {
+    writer::list(out, lanes, |out, lane| {
         writer::array(out, 3);
         writer::str(out, lane.product_id);
         writer::uint(out, lane.lane.into());
         writer::uint(out, lane.generation.into());
-    }
+    });
 }
 
 pub(super) fn encode_supply(out: &mut Vec<u8>, supply: &[Supply<'_>]) {
-    writer::array(out, supply.len());
-    for product in supply {
+    writer::list(out, supply, |out, product| {
         writer::array(out, 4);
         writer::str(out, product.product_id);
         writer::uint(out, product.lane_suppliers.into());
         writer::uint(out, product.wire_suppliers.into());
         writer::uint(out, product.softs_suppliers.into());
-    }
+    });
 }
 
 pub(super) fn encode_offers(out: &mut Vec<u8>, offers: &[LaneOffer<'_>]) {
-    writer::array(out, offers.len());
-    for offer in offers {
+    writer::list(out, offers, |out, offer| {
         writer::array(out, 5);
         encode_fields(out, &offer.name);
         writer::str(out, offer.product_id);
-    }
+    });
 }
 
 pub(super) fn encode_names(out: &mut Vec<u8>, names: &[LaneName<'_>]) {
-    writer::array(out, names.len());
-    for name in names {
+    writer::list(out, names, |out, name| {
         writer::array(out, 4);
         encode_fields(out, name);
-    }
+    });
 }
 
 fn names<'a>(message: &'static str, payload: &'a [u8]) -> Result<Vec<LaneName<'a>>, WireError> {

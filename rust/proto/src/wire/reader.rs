@@ -172,11 +172,6 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A map with any content.
-    pub(super) fn any_map(&mut self) -> Result<(), WireError> {
-        self.map("payload", |reader, key| reader.skip(key))
-    }
-
     /// One value that does not matter, however deep: `values` counts what is still to come instead of recursing.
     pub(super) fn skip(&mut self, key: &[u8]) -> Result<(), WireError> {
         let mut values = 1_usize;

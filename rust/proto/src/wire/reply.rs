@@ -1,11 +1,12 @@
 //! The answer to a request, in and out: one frame, `{ok, error, ...}`.
 
 use super::detail::Detail;
+use super::envelope::read_map;
 use super::error::WireError;
 use super::lists::{list, uints};
 use super::message::Message;
 use super::reader::{Reader, cut};
-use super::writer;
+use super::writer::{self, Map};
 
 /// The answer to a request: one frame, `{ok, error, ...}`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,51 +83,36 @@ impl<'a> Reply<'a> {
     /// Appends the one frame of this reply to `out`. `cancelled` wins over `cancelled_orders`; a reply has one of them
     /// at most.
     pub fn encode(&self, out: &mut Message) {
-        out.frame(|out| {
-            writer::map(out, self.fields());
-            writer::str(out, "ok");
-            writer::bool(out, self.ok);
-            writer::str(out, "error");
-            writer::optional_str(out, self.error.map(cut));
-            let numbers = [
-                ("peer_id", self.peer_id),
-                ("max_order_attempts", self.max_order_attempts),
-                ("request_id", self.request_id),
-            ];
-            for (key, value) in numbers {
-                if let Some(value) = value {
-                    writer::str(out, key);
-                    writer::uint(out, value);
-                }
-            }
+        let fields = |map: &mut Map<'_>| {
+            map.bool("ok", self.ok);
+            writer::str_or_nil(map.key("error"), self.error.map(cut));
+            map.optional_uint("peer_id", self.peer_id);
+            map.optional_uint("max_order_attempts", self.max_order_attempts);
+            map.optional_uint("request_id", self.request_id);
             if let Some(order_ids) = &self.cancelled {
-                writer::str(out, "cancelled");
-                writer::uint(out, order_ids.len() as u64);
-                writer::str(out, "cancelled_ids");
-                writer::strs(out, order_ids);
+                map.uint("cancelled", order_ids.len() as u64);
+                writer::strs(map.key("cancelled_ids"), order_ids);
             } else if let Some(orders) = &self.cancelled_orders {
-                writer::str(out, "cancelled_ids");
-                writer::uints(out, orders);
+                writer::uints(map.key("cancelled_ids"), orders);
             }
             if let Some(stats) = &self.stats {
-                encode_stats(out, stats);
+                encode_stats(map, stats);
             }
             if let Some(diagnosis) = &self.diagnosis {
-                encode_diagnosis(out, diagnosis);
+                encode_diagnosis(map.key("diagnosis"), diagnosis);
             }
             if let Some(detail) = &self.detail {
-                writer::str(out, "detail");
-                detail.encode(out);
+                detail.encode(map.key("detail"));
             }
-        });
+        };
+        out.frame(|out| writer::map(out, fields));
     }
 
     /// Reads a reply; fields that we do not know do not matter.
     pub(super) fn decode(frame: &'a [u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new("reply", frame);
         let mut reply = Self::default();
         let (mut ok, mut cancelled, mut stats) = (None, CancelledIds::default(), StatsFields::default());
-        reader.map("payload", |reader, key| {
+        let reader = read_map("reply", frame, |reader, key| {
             match key {
                 b"ok" => ok = Some(reader.bool("ok")?),
                 b"error" => reply.error = reader.optional_str("error")?.map(cut),
@@ -144,29 +130,10 @@ impl<'a> Reply<'a> {
             }
             Ok(())
         })?;
-        reader.end()?;
         reply.ok = ok.ok_or_else(|| reader.missing(&[("ok", false)]))?;
         (reply.cancelled, reply.cancelled_orders) = cancelled.finish();
         reply.stats = stats.finish(&reader)?;
         Ok(reply)
-    }
-
-    fn fields(&self) -> usize {
-        let cancelled = match (&self.cancelled, &self.cancelled_orders) {
-            (Some(_), _) => 2,
-            (None, Some(_)) => 1,
-            (None, None) => 0,
-        };
-        let given = [
-            self.peer_id.is_some(),
-            self.max_order_attempts.is_some(),
-            self.request_id.is_some(),
-            self.diagnosis.is_some(),
-            self.detail.is_some(),
-        ];
-        2 + given.into_iter().filter(|given| *given).count()
-            + cancelled
-            + if self.stats.is_some() { 6 } else { 0 }
     }
 }
 
@@ -250,7 +217,7 @@ impl StatsFields {
 const STATS_NUMBERS: [&str; 5] =
     ["pending_orders", "available_suppliers", "connected_clients", "connected_suppliers", "total_completed"];
 
-fn encode_stats(out: &mut Vec<u8>, stats: &Stats) {
+fn encode_stats(map: &mut Map<'_>, stats: &Stats) {
     let numbers = [
         stats.pending_orders,
         stats.available_suppliers,
@@ -259,28 +226,20 @@ fn encode_stats(out: &mut Vec<u8>, stats: &Stats) {
         stats.total_completed,
     ];
     for (name, number) in STATS_NUMBERS.into_iter().zip(numbers) {
-        writer::str(out, name);
-        writer::uint(out, number);
+        map.uint(name, number);
     }
-    writer::str(out, "product_ids");
-    writer::strs(out, &stats.product_ids);
+    writer::strs(map.key("product_ids"), &stats.product_ids);
 }
 
 fn encode_diagnosis(out: &mut Vec<u8>, diagnosis: &Diagnosis) {
-    writer::str(out, "diagnosis");
-    writer::map(out, 6);
-    writer::str(out, "matching_suppliers");
-    writer::uint(out, diagnosis.matching_suppliers);
-    writer::str(out, "busy_suppliers");
-    writer::uint(out, diagnosis.busy_suppliers);
-    writer::str(out, "busiest_s");
-    writer::float(out, diagnosis.busiest_s);
-    writer::str(out, "queued");
-    writer::uint(out, diagnosis.queued);
-    writer::str(out, "unable_suppliers");
-    writer::uint(out, diagnosis.unable_suppliers);
-    writer::str(out, "unable");
-    writer::str(out, cut(&diagnosis.unable));
+    writer::map(out, |map| {
+        map.uint("matching_suppliers", diagnosis.matching_suppliers);
+        map.uint("busy_suppliers", diagnosis.busy_suppliers);
+        map.float("busiest_s", diagnosis.busiest_s);
+        map.uint("queued", diagnosis.queued);
+        map.uint("unable_suppliers", diagnosis.unable_suppliers);
+        map.str("unable", cut(&diagnosis.unable));
+    });
 }
 
 fn decode_diagnosis(reader: &mut Reader<'_>) -> Result<Diagnosis, WireError> {

@@ -34,23 +34,12 @@ pub(super) fn str(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends `true` or `false`.
-pub(super) fn bool(out: &mut Vec<u8>, value: bool) {
-    out.push(if value { Marker::True.to_u8() } else { Marker::False.to_u8() });
-}
-
 /// Appends a string, or nil.
-pub(super) fn optional_str(out: &mut Vec<u8>, text: Option<&str>) {
+pub(super) fn str_or_nil(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         Some(text) => str(out, text),
         None => out.push(Marker::Null.to_u8()),
     }
-}
-
-/// Appends a float of 64 bits.
-pub(super) fn float(out: &mut Vec<u8>, value: f64) {
-    out.push(Marker::F64.to_u8());
-    out.extend_from_slice(&value.to_be_bytes());
 }
 
 /// Starts an array of `len` values.
@@ -61,20 +50,77 @@ pub(super) fn array(out: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Starts a map of `len` keys and values.
-pub(super) fn map(out: &mut Vec<u8>, len: usize) {
-    match len {
-        0..16 => out.push(Marker::FixMap(len as u8).to_u8()),
-        _ => wide(out, [Marker::Map16, Marker::Map32], len),
+/// A map under construction; its first byte counts the fields.
+pub(super) struct Map<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+}
+
+/// Appends a map: whatever `fields` adds, fewer than 16.
+#[inline]
+pub(super) fn map(out: &mut Vec<u8>, fields: impl FnOnce(&mut Map<'_>)) {
+    let start = out.len();
+    out.push(Marker::FixMap(0).to_u8());
+    fields(&mut Map { out, start });
+}
+
+impl Map<'_> {
+    /// Begins a field; its value is to be appended to what is returned.
+    #[inline]
+    pub(super) fn key(&mut self, key: &str) -> &mut Vec<u8> {
+        debug_assert!(self.out[self.start] < Marker::FixMap(15).to_u8());
+        self.out[self.start] += 1;
+        str(self.out, key);
+        self.out
+    }
+
+    pub(super) fn uint(&mut self, key: &str, value: u64) {
+        uint(self.key(key), value);
+    }
+
+    pub(super) fn str(&mut self, key: &str, value: &str) {
+        str(self.key(key), value);
+    }
+
+    pub(super) fn bool(&mut self, key: &str, value: bool) {
+        self.key(key).push(if value { Marker::True.to_u8() } else { Marker::False.to_u8() });
+    }
+
+    /// A float of 64 bits.
+    pub(super) fn float(&mut self, key: &str, value: f64) {
+        let out = self.key(key);
+        out.push(Marker::F64.to_u8());
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    /// A field only where there is a value.
+    pub(super) fn optional_uint(&mut self, key: &str, value: Option<u64>) {
+        if let Some(value) = value {
+            self.uint(key, value);
+        }
+    }
+
+    /// A field only where there is a value.
+    pub(super) fn optional_str(&mut self, key: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.str(key, value);
+        }
+    }
+}
+
+/// Appends an array; `write` appends one of its values.
+#[inline]
+pub(super) fn list<T>(out: &mut Vec<u8>, values: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    array(out, values.len());
+    for value in values {
+        write(out, value);
     }
 }
 
 /// Appends an array of integers.
+#[inline]
 pub(super) fn uints(out: &mut Vec<u8>, numbers: &[u64]) {
-    array(out, numbers.len());
-    for &n in numbers {
-        uint(out, n);
-    }
+    list(out, numbers, |out, n| uint(out, *n));
 }
 
 /// Appends an array that holds the parts of each triple, one after the other.
@@ -89,10 +135,7 @@ pub(super) fn flat_triples(out: &mut Vec<u8>, triples: &[(u64, u64, u64)]) {
 
 /// Appends an array of strings.
 pub(super) fn strs<S: AsRef<str>>(out: &mut Vec<u8>, texts: &[S]) {
-    array(out, texts.len());
-    for text in texts {
-        str(out, text.as_ref());
-    }
+    list(out, texts, |out, text| str(out, text.as_ref()));
 }
 
 /// A length of 16 or 32 bits. No message has 4 GiB, so no length is cut.

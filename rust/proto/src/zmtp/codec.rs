@@ -44,10 +44,7 @@ enum Phase {
 /// What a step of the codec found; [`Event`] without the borrow.
 enum Found {
     Nothing,
-    Ready {
-        dialect: Dialect,
-        identity: Vec<u8>,
-    },
+    Ready(Dialect),
     Message,
     /// A command of `size` bytes that ends with the prefix, which starts at `prefix`.
     Subscription {
@@ -100,7 +97,7 @@ impl Codec {
                 self.input.relax();
                 Ok(None)
             }
-            Ok(Found::Ready { dialect, identity }) => Ok(Some(Event::Ready { dialect, identity })),
+            Ok(Found::Ready(dialect)) => Ok(Some(Event::Ready { dialect })),
             Ok(Found::Message) => {
                 let bytes = self.input.consume(self.message.scanned);
                 let frames = self.message.finish(bytes);
@@ -220,7 +217,7 @@ impl Codec {
         let Some(body) = unread.get(header.size..header.size + header.body) else {
             return Ok(Found::Nothing);
         };
-        let ready = match split_command(body)? {
+        let dialect = match split_command(body)? {
             (b"READY", properties) => read_ready(self.role, properties)?,
             (b"ERROR", data) => return Err(peer_error(data)),
             _ => return Err(ZmtpError::NotReady),
@@ -232,8 +229,8 @@ impl Codec {
         }
         out.append(&mut std::mem::take(&mut self.held));
         self.phase = Phase::Traffic;
-        self.dialect = Some(ready.dialect);
-        Ok(Found::Ready { dialect: ready.dialect, identity: ready.identity })
+        self.dialect = Some(dialect);
+        Ok(Found::Ready(dialect))
     }
 
     fn step_traffic(&mut self) -> Result<Found, ZmtpError> {

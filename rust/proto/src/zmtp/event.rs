@@ -11,8 +11,6 @@ pub enum Event<'a> {
     Ready {
         /// Settled from now on.
         dialect: Dialect,
-        /// The peer's, mostly empty.
-        identity: Vec<u8>,
     },
     /// A whole message.
     Message(Frames<'a>),

@@ -55,34 +55,23 @@ pub(super) fn write_ready(out: &mut Vec<u8>, role: Role) {
     });
 }
 
-/// Contents of the peer's READY command.
-#[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) dialect: Dialect,
-    pub(super) identity: Vec<u8>,
-}
-
-/// Reads the properties of a READY command that came to an end of this role.
-pub(super) fn read_ready(role: Role, mut properties: &[u8]) -> Result<Ready, ZmtpError> {
-    let mut ready = Ready { dialect: Dialect::Softs, identity: Vec::new() };
-    let mut socket_type = None;
+/// Reads the properties of a READY command that came to an end of this role: what its peer speaks.
+pub(super) fn read_ready(role: Role, mut properties: &[u8]) -> Result<Dialect, ZmtpError> {
+    let (mut dialect, mut socket_type) = (Dialect::Softs, None);
     while !properties.is_empty() {
         let (name, value, rest) = split_property(properties).ok_or(ZmtpError::Malformed("READY"))?;
         properties = rest;
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             socket_type = Some(value);
-        } else if name.eq_ignore_ascii_case(b"Identity") {
-            if value.len() > MAX_IDENTITY_BYTES {
-                return Err(ZmtpError::Malformed("identity"));
-            }
-            ready.identity = value.to_vec();
+        } else if name.eq_ignore_ascii_case(b"Identity") && value.len() > MAX_IDENTITY_BYTES {
+            return Err(ZmtpError::Malformed("identity"));
         } else if name.eq_ignore_ascii_case(SOFTS_FAST.as_bytes()) && value == b"1" {
-            ready.dialect = Dialect::Native;
+            dialect = Dialect::Native;
         }
     }
     let (need, raw) = role.peers();
     match socket_type {
-        Some(have) if have == need.as_bytes() || raw.is_some_and(|raw| have == raw.as_bytes()) => Ok(ready),
+        Some(have) if have == need.as_bytes() || raw.is_some_and(|raw| have == raw.as_bytes()) => Ok(dialect),
         Some(have) => {
             let have = have[..have.len().min(MAX_SOCKET_TYPE_BYTES)].escape_ascii().to_string();
             Err(ZmtpError::SocketType { need, have })

@@ -26,21 +26,21 @@ impl Viewer {
         let config = Config { nonce: nonce().map_err(|e| net_error(py, &e))?, ..Config::default() };
         // These answers are not waited for in a loop: it blocks at once.
         let client = NetClient::new(endpoint, config, Slots::default(), Duration::ZERO);
-        Ok(Self { client: Owned::new(client) })
+        Ok(Self { client: Owned::new("viewer", client) })
     }
 
     #[getter]
     fn peer_id(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        Ok(self.client.here(py, "viewer")?.peer_id())
+        Ok(self.client.here(py)?.peer_id())
     }
 
     #[getter]
     fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.client.here(py, "viewer")?.connection_error().map(|error| error.to_string()))
+        Ok(self.client.here(py)?.connection_error().map(|error| error.to_string()))
     }
 
     fn detail<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let client = self.client.here(py, "viewer")?;
+        let client = self.client.here(py)?;
         let timeout = Duration::from_millis(timeout_ms);
         match blocking(py, client, |client, interrupted| client.detail(timeout, interrupted))? {
             Waited::Ready(Outcome::Detail(stats, detail)) => {

@@ -50,7 +50,7 @@ impl Ahead {
     /// Waits for it; how many rows are filled. 0 if it was asked before. Raises if the client is closed, as any other
     /// call.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
-        let client = self.client.here(py, "client")?;
+        let client = self.client.here(py)?;
         let filled = py.detach(|| self.filling.lock().unwrap_or_else(PoisonError::into_inner).wait());
         if client.is_closed() {
             return Err(closed(py));

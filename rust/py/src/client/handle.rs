@@ -12,7 +12,7 @@ use softs_shm::{self as shm, CachePolicy, Decode, ForeignBytes, Rows};
 
 use super::ahead::Ahead;
 use super::pipeline::GatherPipeline;
-use super::targets::to_targets;
+use super::targets::{to_rows, to_targets};
 use crate::broker;
 use crate::errors::{closed, gather_error, net_error, raise, release_error, segment_error};
 use crate::log::{Record, to_python};
@@ -81,7 +81,7 @@ impl Client {
             block,
             share: Share { index: share.0, of: share.1 },
         };
-        let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, spin)));
+        let client = Arc::new(Owned::new("client", NetClient::new(endpoint, config, slots, spin)));
         Ok(Self { client, segment, slot_size, block: block.max(1), scribble, helper: OnceLock::new() })
     }
 
@@ -91,7 +91,7 @@ impl Client {
 
     #[getter]
     fn peer_id(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        Ok(self.here(py)?.peer_id())
+        Ok(self.client.here(py)?.peer_id())
     }
 
     fn request_sample(&self, py: Python<'_>, product_id: &str, timeout_ms: u64) -> PyResult<Option<u32>> {
@@ -122,7 +122,7 @@ impl Client {
     }
 
     fn release_slot(&self, py: Python<'_>, slot_id: u64) -> PyResult<()> {
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         let released = match &self.segment {
             Some(segment) if self.scribble => client.release_slot_after(slot_id, || {
                 // The slot exists, so its offset has 64 bits.
@@ -180,15 +180,7 @@ impl Client {
         self.open(py)?;
         let targets = targets
             .iter()
-            .map(|(start, target)| {
-                let buffer = Buffer::writable(target)?;
-                let len = buffer.foreign().len();
-                if n == 0 || !len.is_multiple_of(n) {
-                    let text = format!("a target has {len} bytes, which are not {n} rows");
-                    return Err(raise(py, "ConfigError", text));
-                }
-                Ok((*start, buffer))
-            })
+            .map(|(start, target)| Ok((*start, to_rows(py, n, target)?)))
             .collect::<PyResult<Vec<_>>>()?;
         let segment = Arc::clone(self.samples(py)?);
         let helper = match self.helper.get() {
@@ -247,16 +239,16 @@ impl Client {
 
     #[getter]
     fn n_blocks_held(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.here(py)?.n_blocks_held())
+        Ok(self.client.here(py)?.n_blocks_held())
     }
 
     #[getter]
     fn n_numbered(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.here(py)?.n_numbered())
+        Ok(self.client.here(py)?.n_numbered())
     }
 
     fn position(&self, py: Python<'_>, product_id: &str) -> PyResult<u64> {
-        Ok(self.here(py)?.position(product_id))
+        Ok(self.client.here(py)?.position(product_id))
     }
 
     fn seek(
@@ -305,7 +297,7 @@ impl Client {
         memory: &Bound<'_, PyAny>,
         word: u32,
     ) -> PyResult<bool> {
-        let (client, memory) = (self.here(py)?, Buffer::new(memory)?);
+        let (client, memory) = (self.client.here(py)?, Buffer::new(memory)?);
         py.detach(|| {
             let memory = memory.foreign();
             let is_same = memory.wait_while(word).and_then(|()| memory.has_word(word));
@@ -335,25 +327,25 @@ impl Client {
     }
 
     fn lane_state(&self, py: Python<'_>, product_id: &str) -> PyResult<(u32, u32)> {
-        Ok(self.here(py)?.lane_state(product_id))
+        Ok(self.client.here(py)?.lane_state(product_id))
     }
 
     fn failure(&self, py: Python<'_>, product_id: &str) -> PyResult<Option<(u32, String)>> {
-        Ok(self.here(py)?.failure(product_id).map(|failure| (failure.count, failure.text)))
+        Ok(self.client.here(py)?.failure(product_id).map(|failure| (failure.count, failure.text)))
     }
 
     #[getter]
     fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.here(py)?.connection_error().map(|error| error.to_string()))
+        Ok(self.client.here(py)?.connection_error().map(|error| error.to_string()))
     }
 
     #[getter]
     fn n_held(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.here(py)?.n_held())
+        Ok(self.client.here(py)?.n_held())
     }
 
     fn take_log(&self, py: Python<'_>) -> PyResult<Vec<Record>> {
-        Ok(self.here(py)?.take_log().into_iter().map(to_python).collect())
+        Ok(self.client.here(py)?.take_log().into_iter().map(to_python).collect())
     }
 
     fn close(&self) {
@@ -365,13 +357,9 @@ impl Client {
 }
 
 impl Client {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetClient> {
-        self.client.here(py, "client")
-    }
-
     /// The client, unless this is a fork or it is closed.
     fn open(&self, py: Python<'_>) -> PyResult<&NetClient> {
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         if client.is_closed() { Err(closed(py)) } else { Ok(client) }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct GatherPipeline {
 impl GatherPipeline {
     pub(crate) fn new(client: &Arc<Owned<NetClient>>, segment: &Arc<shm::Segment>, n_threads: usize) -> Self {
         let pipeline = NetPipeline::new(client.share(), Arc::clone(segment), n_threads);
-        Self { client: Arc::clone(client), pipeline: Owned::new(pipeline) }
+        Self { client: Arc::clone(client), pipeline: Owned::new("pipeline", pipeline) }
     }
 }
 
@@ -38,8 +38,8 @@ impl GatherPipeline {
         targets: Vec<Bound<'_, PyTuple>>,
         done: usize,
     ) -> PyResult<u64> {
-        let pipeline = self.pipeline.here(py, "pipeline")?;
-        if self.client.here(py, "client")?.is_closed() {
+        let pipeline = self.pipeline.here(py)?;
+        if self.client.here(py)?.is_closed() {
             return Err(closed(py));
         }
         let targets = to_targets(py, n, &targets)?;
@@ -55,7 +55,7 @@ impl GatherPipeline {
 
     /// The batch that is complete is dropped with the GIL, as are its buffers.
     fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<bool> {
-        let pipeline = self.pipeline.here(py, "pipeline")?;
+        let pipeline = self.pipeline.here(py)?;
         let to_error = |error| gather_error(py, &error);
         if pipeline.try_wait().map_err(to_error)?.is_some() {
             return Ok(true);
@@ -63,7 +63,7 @@ impl GatherPipeline {
         let timeout = Duration::from_millis(timeout_ms);
         let waited = blocking(py, pipeline, |pipeline, interrupted| pipeline.wait(timeout, interrupted))?;
         let is_complete = waited.map_err(to_error)?.is_some();
-        if !is_complete && self.client.here(py, "client")?.is_closed() {
+        if !is_complete && self.client.here(py)?.is_closed() {
             return Err(closed(py));
         }
         Ok(is_complete)
@@ -71,11 +71,11 @@ impl GatherPipeline {
 
     #[getter]
     fn has_ended(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.pipeline.here(py, "pipeline")?.has_ended())
+        Ok(self.pipeline.here(py)?.has_ended())
     }
 
     fn take_back(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let pipeline = self.pipeline.here(py, "pipeline")?;
+        let pipeline = self.pipeline.here(py)?;
         let taken_back = py.detach(|| pipeline.take_back());
         Ok(taken_back.iter().map(|(_, n_filled)| *n_filled).collect())
     }

@@ -37,11 +37,16 @@ fn to_target(py: Python<'_>, n: usize, target: &Bound<'_, PyTuple>) -> PyResult<
         2 => target.extract().map(|(start, memory)| (start, memory, None)),
         _ => target.extract(),
     }?;
-    let buffer = Buffer::writable(&memory)?;
+    Ok((start, to_rows(py, n, &memory)?, codec.map(|codec| codec.decoder())))
+}
+
+/// Memory of `n` rows, kept beyond the call.
+pub(super) fn to_rows(py: Python<'_>, n: usize, memory: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    let buffer = Buffer::writable(memory)?;
     let len = buffer.foreign().len();
     if n == 0 || !len.is_multiple_of(n) {
         let text = format!("a target has {len} bytes, which are not {n} rows");
         return Err(raise(py, "ConfigError", text));
     }
-    Ok((start, buffer, codec.map(|codec| codec.decoder())))
+    Ok(buffer)
 }

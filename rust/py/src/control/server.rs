@@ -8,10 +8,7 @@ use softs_net::control::{ControlHandle, ControlOptions};
 use softs_net::{Endpoint, KeepAlive};
 
 use crate::errors::net_error;
-use crate::log::{Record, to_python};
-
-/// A log relay that waits wakes this often.
-const LOG_SLICE: Duration = Duration::from_secs(3600);
+use crate::log::{Record, wait_for_next};
 
 /// The broker's end of the control channel: one Rust thread, from construction to `stop`.
 #[pyclass(frozen, module = "softs_fast._core")]
@@ -63,16 +60,7 @@ impl ControlServer {
     }
 
     fn next_log(&self, py: Python<'_>) -> Option<Record> {
-        py.detach(|| {
-            loop {
-                if let Some(record) = self.handle.next_log(LOG_SLICE) {
-                    return Some(to_python(record));
-                }
-                if !self.handle.is_running() {
-                    return None;
-                }
-            }
-        })
+        wait_for_next(py, |slice| self.handle.next_log(slice), || !self.handle.is_running())
     }
 
     fn stop(&self, py: Python<'_>) {

@@ -29,7 +29,7 @@ impl ControlStudent {
     fn new(py: Python<'_>, endpoint: &str, rank: u32, slot_size: u64) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
         let student = NetStudent::new(endpoint, rank, slot_size).map_err(|e| net_error(py, &e))?;
-        Ok(Self { student: Owned::new(student) })
+        Ok(Self { student: Owned::new("student's control connection", student) })
     }
 
     fn hello<'py>(&self, py: Python<'py>, timeout_ms: u64) -> PyResult<Option<Hello<'py>>> {
@@ -67,39 +67,32 @@ impl ControlStudent {
         model_cfg: &[u8],
     ) -> PyResult<()> {
         let model_cfg = checked(py, &model_id, model_cfg)?.to_vec();
-        self.here(py)?.note_model(Model { generation, model_id, model_cfg });
+        self.student.here(py)?.note_model(Model { generation, model_id, model_cfg });
         Ok(())
     }
 
     #[getter]
     fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.here(py)?.connection_error().map(|error| error.to_string()))
+        Ok(self.student.here(py)?.connection_error().map(|error| error.to_string()))
     }
 
     fn take_log(&self, py: Python<'_>) -> PyResult<Vec<Record>> {
-        Ok(self.here(py)?.take_log().into_iter().map(to_python).collect())
+        Ok(self.student.here(py)?.take_log().into_iter().map(to_python).collect())
     }
 
     fn close(&self, py: Python<'_>) {
-        // In a fork there is no thread to end, and the socket is the parent's.
-        if let Some(student) = self.student.unless_forked() {
-            py.detach(|| student.close());
-        }
+        self.student.end(py, |student| student.close());
     }
 }
 
 impl ControlStudent {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetStudent> {
-        self.student.here(py, "student's control connection")
-    }
-
     /// Runs a blocking call without the GIL; `None` when it timed out.
     fn blocking<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&NetStudent, &mut dyn FnMut() -> bool) -> Waited<T> + Send,
     ) -> PyResult<Option<T>> {
-        blocking(py, self.here(py)?, call).map(Waited::ready)
+        blocking(py, self.student.here(py)?, call).map(Waited::ready)
     }
 
     /// The generation that came of a request.
@@ -114,7 +107,7 @@ impl ControlStudent {
             Some(Outcome::Done(generation)) => Ok(generation),
             Some(Outcome::Refused(text)) => Err(raise(py, "ConfigError", text)),
             None => {
-                let student = self.here(py)?;
+                let student = self.student.here(py)?;
                 let why = match student.connection_error() {
                     _ if student.is_closed() => ": this student is closed".to_owned(),
                     Some(error) => format!(": {error}"),

@@ -24,7 +24,7 @@ impl ControlSubscriber {
     fn new(py: Python<'_>, endpoint: &str) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
         let subscriber = NetSubscriber::new(endpoint).map_err(|e| net_error(py, &e))?;
-        Ok(Self { subscriber: Owned::new(subscriber) })
+        Ok(Self { subscriber: Owned::new("subscriber", subscriber) })
     }
 
     #[pyo3(signature = (timeout_ms))]
@@ -34,7 +34,7 @@ impl ControlSubscriber {
         timeout_ms: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let timeout = timeout_ms.map(Duration::from_millis);
-        let subscriber = self.here(py)?;
+        let subscriber = self.subscriber.here(py)?;
         let news =
             blocking(py, subscriber, |subscriber, interrupted| subscriber.next_event(timeout, interrupted))?;
         match news.ready() {
@@ -54,23 +54,14 @@ impl ControlSubscriber {
 
     #[getter]
     fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.here(py)?.connection_error().map(|error| error.to_string()))
+        Ok(self.subscriber.here(py)?.connection_error().map(|error| error.to_string()))
     }
 
     fn take_log(&self, py: Python<'_>) -> PyResult<Vec<Record>> {
-        Ok(self.here(py)?.take_log().into_iter().map(to_python).collect())
+        Ok(self.subscriber.here(py)?.take_log().into_iter().map(to_python).collect())
     }
 
     fn close(&self, py: Python<'_>) {
-        // In a fork the socket is the parent's.
-        if let Some(subscriber) = self.subscriber.unless_forked() {
-            py.detach(|| subscriber.close());
-        }
-    }
-}
-
-impl ControlSubscriber {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetSubscriber> {
-        self.subscriber.here(py, "subscriber")
+        self.subscriber.end(py, |subscriber| subscriber.close());
     }
 }

@@ -47,16 +47,16 @@ impl FlowClient {
         let client = joined.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;
-        Ok(Self { client: Owned::new(client), pipe: Mutex::new(None) })
+        Ok(Self { client: Owned::new("control client of a flow", client), pipe: Mutex::new(None) })
     }
 
     #[getter]
     fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.here(py)?.incarnation())
+        Ok(self.client.here(py)?.incarnation())
     }
 
     fn publish(&self, py: Python<'_>, what: &str, value: &[u8]) -> PyResult<()> {
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         py.detach(|| client.publish(what, value)).map_err(|text| raise(py, "ConfigError", text))
     }
 
@@ -67,7 +67,7 @@ impl FlowClient {
     }
 
     fn answer_stack(&self, py: Python<'_>, what: &str, signal: i32) -> PyResult<()> {
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         let reader = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
         let answers = reader.ok_or_else(|| "there is no pipe: call stack_pipe first".to_owned());
         let answers = answers.and_then(|reader| client.answer_stack(what, signal, reader));
@@ -75,13 +75,13 @@ impl FlowClient {
     }
 
     fn send(&self, py: Python<'_>, payload: &[u8]) -> PyResult<()> {
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         py.detach(|| client.send(payload)).map_err(|error| send_error(py, &error))
     }
 
     fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
         let timeout = timeout_of(py, timeout_s)?;
-        let client = self.here(py)?;
+        let client = self.client.here(py)?;
         let taken = waiting(py, client, |client, signals| client.receive(timeout, signals))?;
         let Some(news) = taken.ready() else { return Ok(None) };
         let (mut messages, mut ended) = (Vec::with_capacity(news.len()), None);
@@ -96,21 +96,12 @@ impl FlowClient {
 
     #[getter]
     fn ended(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.here(py)?.ended())
+        Ok(self.client.here(py)?.ended())
     }
 
     fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
-        // In a fork there is no thread to end, and the socket is the parent's.
-        if let Some(client) = self.client.unless_forked() {
-            py.detach(|| client.close(timeout));
-        }
+        self.client.end(py, |client| client.close(timeout));
         Ok(())
-    }
-}
-
-impl FlowClient {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetClient> {
-        self.client.here(py, "control client of a flow")
     }
 }

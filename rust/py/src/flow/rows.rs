@@ -49,30 +49,21 @@ impl RowServer {
             stall: duration(py, "stall_s", stall_s)?,
         };
         let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
-        Ok(Self { server: Owned::new(server) })
+        Ok(Self { server: Owned::new("row server", server) })
     }
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.here(py)?.endpoint().to_owned())
+        Ok(self.server.here(py)?.endpoint().to_owned())
     }
 
     /// Bytes that were written, and connections that were refused or took nothing.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        Ok(self.here(py)?.counts())
+        Ok(self.server.here(py)?.counts())
     }
 
     fn close(&self, py: Python<'_>) {
-        // In a fork there is no thread to end, and the sockets are the parent's.
-        if let Some(server) = self.server.unless_forked() {
-            py.detach(|| server.close());
-        }
-    }
-}
-
-impl RowServer {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetServer> {
-        self.server.here(py, "row server")
+        self.server.end(py, |server| server.close());
     }
 }
 
@@ -95,7 +86,7 @@ impl RowReader {
         let reader = connected.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a reader.
         let reader = reader.ok_or_else(|| raise(py, "PeerLost", "connecting was interrupted".to_owned()))?;
-        Ok(Self { reader: Owned::new(Mutex::new(reader)) })
+        Ok(Self { reader: Owned::new("connection to a row server", Mutex::new(reader)) })
     }
 
     /// `None` when all values are there; otherwise the number of the first that is gone, and whether the process there
@@ -109,7 +100,7 @@ impl RowReader {
         stall_s: f64,
     ) -> PyResult<Option<(usize, bool)>> {
         let stall = duration(py, "stall_s", stall_s)?;
-        let reader = self.reader.here(py, "connection to a row server")?;
+        let reader = self.reader.here(py)?;
         let out = Buffer::writable(out)?;
         let (fields, rest) = values.as_chunks::<VALUE_BYTES>();
         let refused = |text: &str| raise(py, "ConfigError", text.to_owned());

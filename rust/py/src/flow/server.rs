@@ -40,22 +40,22 @@ impl FlowServer {
         let (admission, limits) = (Admission { incarnation, oldest }, limits_of(py, limits)?);
         let options = ServerOptions { endpoint, admission, credentials, limits, keep_alive };
         let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
-        Ok(Self { server: Owned::new(server) })
+        Ok(Self { server: Owned::new("control server of a flow", server) })
     }
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.here(py)?.endpoint().to_owned())
+        Ok(self.server.here(py)?.endpoint().to_owned())
     }
 
     fn send(&self, py: Python<'_>, worker: u32, payload: &[u8]) -> PyResult<()> {
-        let server = self.here(py)?;
+        let server = self.server.here(py)?;
         py.detach(|| server.send(worker, payload)).map_err(|error| send_error(py, &error))
     }
 
     fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
         let timeout = timeout_of(py, timeout_s)?;
-        let taken = waiting(py, self.here(py)?, |server, signals| server.receive(timeout, signals))?;
+        let taken = waiting(py, self.server.here(py)?, |server, signals| server.receive(timeout, signals))?;
         let Some(Taken { events, log, ended }) = taken.ready() else { return Ok(None) };
         let events = events.into_iter().map(|event| event_to_python(py, event)).collect::<PyResult<_>>()?;
         Ok(Some((events, log.into_iter().map(to_python).collect(), ended)))
@@ -70,24 +70,15 @@ impl FlowServer {
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
         let asked =
-            waiting(py, self.here(py)?, |server, signals| server.ask(worker, what, timeout, signals))?;
+            waiting(py, self.server.here(py)?, |server, signals| server.ask(worker, what, timeout, signals))?;
         let answer = asked.map_err(|error| ask_error(py, &error))?.ready();
         Ok(answer.map(|found| (PyBytes::new(py, &found.value), found.age_us)))
     }
 
     fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
-        // In a fork there is no thread to end, and the sockets are the parent's.
-        if let Some(server) = self.server.unless_forked() {
-            py.detach(|| server.close(timeout));
-        }
+        self.server.end(py, |server| server.close(timeout));
         Ok(())
-    }
-}
-
-impl FlowServer {
-    fn here(&self, py: Python<'_>) -> PyResult<&NetServer> {
-        self.server.here(py, "control server of a flow")
     }
 }
 

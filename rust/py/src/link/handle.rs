@@ -1,18 +1,13 @@
 //! `_core.HostLink`.
 
-use std::time::Duration;
-
 use pyo3::prelude::*;
 use softs_net::link::{HostLink as NetHostLink, LinkOptions};
 use softs_net::{Endpoint, NetError};
 
 use crate::credentials::{Der, credentials_of};
 use crate::errors::net_error;
-use crate::log::{Record, to_python};
+use crate::log::{Record, wait_for_next};
 use crate::process::Owned;
-
-/// A log relay that waits wakes this often.
-const LOG_SLICE: Duration = Duration::from_secs(3600);
 
 /// The links of this host: one Rust thread, from construction to `stop`.
 #[pyclass(frozen, module = "softs_fast._core")]
@@ -47,48 +42,36 @@ impl HostLink {
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let link =
             py.detach(|| NetHostLink::start(options, credentials)).map_err(|error| net_error(py, &error))?;
-        Ok(Self { link: Owned::new(link) })
+        Ok(Self { link: Owned::new("host link", link) })
     }
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        Ok(self.link.here(py, "host link")?.endpoint().map(ToString::to_string))
+        Ok(self.link.here(py)?.endpoint().map(ToString::to_string))
     }
 
     #[getter]
     fn n_sessions(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.link.here(py, "host link")?.n_sessions())
+        Ok(self.link.here(py)?.n_sessions())
     }
 
     #[getter]
     fn owes(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.link.here(py, "host link")?.owes())
+        Ok(self.link.here(py)?.owes())
     }
 
     fn next_log(&self, py: Python<'_>) -> Option<Record> {
         let link = self.link.unless_forked()?;
-        py.detach(|| {
-            loop {
-                if let Some(record) = link.next_log(LOG_SLICE) {
-                    return Some(to_python(record));
-                }
-                if link.has_ended() {
-                    return None;
-                }
-            }
-        })
+        wait_for_next(py, |slice| link.next_log(slice), || link.has_ended())
     }
 
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
-        let link = self.link.here(py, "host link")?;
+        let link = self.link.here(py)?;
         py.detach(|| link.drain());
         Ok(())
     }
 
     fn stop(&self, py: Python<'_>) {
-        // A fork must not end its parent's sessions.
-        if let Some(link) = self.link.unless_forked() {
-            py.detach(|| link.stop());
-        }
+        self.link.end(py, |link| link.stop());
     }
 }

@@ -61,14 +61,14 @@ impl Supplier {
         let supplier = NetSupplier::new(endpoint, Config { product_ids, name, medium }, options)
             .map_err(|e| net_error(py, &e))?;
         Ok(Self {
-            supplier: Owned::new(supplier),
+            supplier: Owned::new("supplier", supplier),
             lane_calls: LaneCalls::new(slot_size),
             is_renewed: AtomicBool::new(false),
         })
     }
 
     fn hello(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<u64>> {
-        let supplier = self.supplier.here(py, "supplier")?;
+        let supplier = self.supplier.here(py)?;
         let timeout = Duration::from_millis(timeout_ms);
         match blocking(py, supplier, |supplier, interrupted| supplier.hello(timeout, interrupted))? {
             Waited::Ready(Ok(peer_id)) => Ok(Some(peer_id)),
@@ -87,7 +87,7 @@ impl Supplier {
         max_wait_ms: f64,
     ) -> PyResult<()> {
         let py = generator_fn.py();
-        let supplier = self.supplier.here(py, "supplier")?;
+        let supplier = self.supplier.here(py)?;
         let wait = Duration::try_from_secs_f64(max_wait_ms / 1e3).map_err(|_| {
             let text = format!("max_wait_ms must be a number of milliseconds, have {max_wait_ms}");
             raise(py, "ConfigError", text)
@@ -120,17 +120,17 @@ impl Supplier {
     }
 
     fn note_made(&self, py: Python<'_>) -> PyResult<()> {
-        self.supplier.here(py, "supplier")?.note_made();
+        self.supplier.here(py)?.note_made();
         Ok(())
     }
 
     fn may_write(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.supplier.here(py, "supplier")?.may_write())
+        Ok(self.supplier.here(py)?.may_write())
     }
 
     #[getter]
     fn connection_error(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let error = self.supplier.here(py, "supplier")?.connection_error();
+        let error = self.supplier.here(py)?.connection_error();
         Ok(error.map(|error| error.to_string()))
     }
 
@@ -141,14 +141,10 @@ impl Supplier {
     }
 
     fn stop(&self, py: Python<'_>) {
-        if let Some(supplier) = self.supplier.unless_forked() {
-            py.detach(|| supplier.stop());
-        }
+        self.supplier.end(py, |supplier| supplier.stop());
     }
 
     fn close(&self, py: Python<'_>) {
-        if let Some(supplier) = self.supplier.unless_forked() {
-            py.detach(|| supplier.close());
-        }
+        self.supplier.end(py, |supplier| supplier.close());
     }
 }

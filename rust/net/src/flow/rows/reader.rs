@@ -7,10 +7,9 @@ use softs_proto::flow::rows::{Answers, Gone, MAX_REQUESTS, MAX_VALUES, SegmentId
 use softs_proto::framing::Outbox;
 use softs_shm::ForeignBytes;
 
-use crate::error::{NetError, os_text};
-use crate::streams::{Channel, Joined, SLICE, connect, join};
-use crate::tls::{Credentials, Over, Service, TlsError};
-use crate::transport::connecting::Hosts;
+use crate::error::NetError;
+use crate::streams::{Channel, SLICE, Undialled, dial, why};
+use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::socket::wait;
 use crate::waited::Waited;
@@ -52,23 +51,16 @@ impl RowReader {
         timeout: Duration,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
-        let begun = Instant::now();
-        let in_our_words = |error| match error {
-            NetError::NoMaster { endpoint, why } => NetError::Lost { endpoint, why },
-            other => other,
-        };
-        let Some(socket) = connect(endpoint, Hosts::Any, timeout, interrupted).map_err(in_our_words)? else {
-            return Ok(Waited::Interrupted);
-        };
-        let (endpoint, mut nothing) = (endpoint.as_str().to_owned(), Outbox::default());
         let credentials = Some((credentials, Service::Rows));
-        let channel = match join(socket, credentials, &mut nothing, (begun, timeout), interrupted)? {
-            Joined::Yes(channel) => channel,
-            Joined::Interrupted => return Ok(Waited::Interrupted),
-            Joined::Refused(why) => return Err(NetError::NotServed { endpoint, why }),
-            Joined::Lost(why) => return Err(NetError::Lost { endpoint, why }),
-        };
-        Ok(Waited::Ready(Self { channel, endpoint, is_broken: false }))
+        let dialled = dial(endpoint, credentials, &mut Outbox::default(), timeout, interrupted);
+        let endpoint = endpoint.as_str().to_owned();
+        match dialled {
+            Ok(Some(channel)) => Ok(Waited::Ready(Self { channel, endpoint, is_broken: false })),
+            Ok(None) => Ok(Waited::Interrupted),
+            Err(Undialled::Refused(why)) => Err(NetError::NotServed { endpoint, why }),
+            Err(Undialled::Unreached(why)) => Err(NetError::Lost { endpoint, why }),
+            Err(Undialled::Other(error)) => Err(error),
+        }
     }
 
     /// Reads values of a segment to `targets`, of which each has the bytes of its value.
@@ -132,14 +124,7 @@ impl RowReader {
             }
         });
         received.map_err(|why| self.lost(why))?;
-        match read {
-            Ok((n, _)) => Ok(n > 0),
-            Err(Over::Closed | Over::Failed(TlsError::Truncated)) => {
-                Err(self.lost("the connection ended".to_owned()))
-            }
-            Err(Over::Failed(error)) => Err(self.lost(error.to_string())),
-            Err(Over::Os(error)) => Err(self.lost(os_text(error))),
-        }
+        read.map(|(n, _)| n > 0).map_err(|over| self.lost(why(over, "the connection ended")))
     }
 
     fn lost(&self, why: String) -> NetError {

@@ -12,7 +12,6 @@ use crate::error::NetError;
 use crate::streams::{StreamOptions, Streams};
 use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
-use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
@@ -72,7 +71,6 @@ impl RowServer {
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
         let RowServerOptions { endpoint, credentials, file, first, served, connections, stall } = options;
-        let listener = Listener::bind(&endpoint, true, KeepAlive::within(stall))?;
         let counts = Arc::new(RowCounts::default());
         let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&counts));
         let options = StreamOptions {
@@ -82,8 +80,8 @@ impl RowServer {
             handshake: HANDSHAKE,
             stall: Some(stall),
         };
-        let door = (listener, Some((credentials, Service::Rows)));
-        Ok(Self { server: Streams::listen(door, holder, options)?, counts })
+        let (credentials, keep_alive) = (Some((credentials, Service::Rows)), KeepAlive::within(stall));
+        Ok(Self { server: Streams::listen(&endpoint, credentials, keep_alive, holder, options)?, counts })
     }
 
     /// Where readers connect to, wildcards resolved.

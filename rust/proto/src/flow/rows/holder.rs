@@ -73,10 +73,6 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
         self.readers.get(&id).is_some_and(Serving::wants_bytes)
     }
 
-    fn is_joined(&self, _id: PeerId) -> bool {
-        true
-    }
-
     fn poll_ending(&mut self) -> Option<PeerId> {
         self.ending.pop()
     }
