@@ -43,7 +43,6 @@ class Request:
         begin: Byte of the frame from which on it is wanted, for a download.
         etag: ETag of the frame of which that byte is wanted.
         held_s: Seconds that the server may hold the request.
-        is_frame: Whether the answer may be a frame.
     """
 
     method: str
@@ -54,7 +53,6 @@ class Request:
     begin: int = 0
     etag: str = ""
     held_s: float = 0.0
-    is_frame: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,9 @@ class Answer:
         return decode(kind, self.body)
 
     def code(self) -> str:
-        """Return the code of an error; "" if the body has none."""
+        """Return the code of an error; "" if this is none, or the body has none."""
+        if self.status < HTTPStatus.BAD_REQUEST or not self.body:
+            return ""
         try:
             return self.record(Failure).code
         except WireError:
@@ -215,7 +215,7 @@ class Upload:
             ConfigError: the server refuses the worker.
             WireError: it refuses the push, such as one that is not finite.
         """
-        code = "" if answer.status < HTTPStatus.BAD_REQUEST or not answer.body else answer.code()
+        code = answer.code()
         match answer.status:
             case HTTPStatus.OK if self._offset is not None and self._offset < 0:
                 self._move_to(answer.offset if answer.offset is not None else 0)
@@ -323,9 +323,9 @@ class Download:
         if self.header is not None:
             etag = self.header.signed_digest.hex()
             begin = HEADER_BYTES + self.n_received
-            return Request("GET", self._target(0.0), begin=begin, etag=etag, is_frame=True)
+            return Request("GET", self._target(0.0), begin=begin, etag=etag)
         wait_s = self._poll.seconds
-        return Request("GET", self._target(wait_s), held_s=wait_s, is_frame=True)
+        return Request("GET", self._target(wait_s), held_s=wait_s)
 
     def head(self, status: int) -> bytes | None:
         """Return the 128 bytes of the header that an answer with this status continues; None if it begins a frame."""
