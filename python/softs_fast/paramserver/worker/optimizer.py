@@ -113,11 +113,16 @@ class RemoteOptimizer(optim.Optimizer):
         self._has_gradient = [False] * len(parameters)
         self._reported: tuple[int, float] | None = None
         self._session = Session(parsed, manifest, options or WorkerOptions())
-        self._heartbeats: Heartbeats | None = None
+        self._heartbeats: threading.Thread | None = None
+        self._is_leaving = threading.Event()
         self._local: optim.Optimizer | None = None
         try:
             self._session.join()
-            self._heartbeats = Heartbeats(self._session)
+            heartbeats = threading.Thread(
+                target=_renew, args=(self._session, self._is_leaving), name="softs-heartbeats", daemon=True
+            )
+            heartbeats.start()
+            self._heartbeats = heartbeats
             self._weights = RemoteWeights(self._session, on_progress)
             if self.config.local_steps:
                 if local_optimizer is None:
@@ -357,7 +362,8 @@ class RemoteOptimizer(optim.Optimizer):
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is None:
             return
-        heartbeats.close()
+        # One that is in a request ends with it; closing the session ends that.
+        self._is_leaving.set()
         try:
             self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
         except SoftsError:
@@ -409,40 +415,14 @@ class RemoteOptimizer(optim.Optimizer):
         return pieces
 
 
-class Heartbeats:
-    """Renews the lease of a session until it is closed.
-
-    Args:
-        session: Session that has joined.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="softs-heartbeats", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread. One that is in a request ends with it; close the session to end that."""
-        self._stop.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread.
-
-        Args:
-            timeout_s: seconds that it may take.
-        """
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._session.joined.config.lost_after_s / _PER_LEASE):
-            try:
-                self._session.attempt(
-                    Call("POST", answers.HEARTBEAT, encode(Heartbeat(self._session.progress)))
-                )
-            except SoftsError as error:
-                # The main thread sees the same with its next request, and knows what to do.
-                _log.debug("heartbeat: %s", error)
+def _renew(session: Session, is_over: threading.Event) -> None:
+    """Renew the lease of a session until an event is set."""
+    while not is_over.wait(session.joined.config.lost_after_s / _PER_LEASE):
+        try:
+            session.attempt(Call("POST", answers.HEARTBEAT, encode(Heartbeat(session.progress))))
+        except SoftsError as error:
+            # The main thread sees the same with its next request, and knows what to do.
+            _log.debug("heartbeat: %s", error)
 
 
 def _reason(error: BaseException | None) -> str:
