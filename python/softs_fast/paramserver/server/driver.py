@@ -48,7 +48,6 @@ class Driver:
         saved: Keys of the run.
         options: Options of the server.
         clip_norm: Greatest norm of a push; 0 for any.
-        freed: Function that takes the number of bytes of a push that is not needed any more.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Driver:
         saved: Saved,
         options: ServerOptions,
         clip_norm: float,
-        freed: Callable[[int], None],
     ) -> None:
         self.run = run
         self.weights = weights
@@ -78,7 +76,6 @@ class Driver:
         self._saved = saved
         self._options = options
         self._clip_norm = clip_norm
-        self._freed = freed
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
         self._n_scaled: Counter[str] = Counter()
@@ -114,9 +111,7 @@ class Driver:
                 case events.Save(snapshot):
                     self._spawn(self._save(snapshot))
                 case events.Drop(content):
-                    dropped = self._contents.pop(content, None)
-                    if dropped is not None:
-                        self._freed(dropped.n_bytes)
+                    self._contents.pop(content, None)
                 case events.Changed():
                     pass
                 case events.Log(text, is_warning):
@@ -137,6 +132,11 @@ class Driver:
         self._n_contents += 1
         self._contents[self._n_contents] = contents
         return self._n_contents
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of pushes that no step has used."""
+        return sum(one.n_bytes for one in self._contents.values())
 
     def note(self, text: str, is_warning: bool = False) -> None:
         """Tell people, by the log and by the status."""

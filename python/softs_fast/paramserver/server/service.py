@@ -24,10 +24,8 @@ from ..wire.messages import RunConfig
 from .driver import Driver
 from .http.application import Application
 from .http.listening import BACKLOG, listen
-from .http.owner import Owner
 from .http.pushes import Pushes
 from .http.sessions import Sessions
-from .http.uploads import Uploads
 from .options import ServerOptions
 from .training.evaluation import Evaluation
 from .training.state_file import load_state, lock_state, new_state, save_state
@@ -101,7 +99,6 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world_size,
             config.compression,
         )
-        self._uploads = Uploads(options.max_upload_bytes)
         self.driver = Driver(
             self.run,
             self._trainer,
@@ -110,16 +107,14 @@ class Service:
             self._saved,
             options,
             config.clip_norm,
-            self._release,
         )
         manifest = self._trainer.manifest
-        self._pushes = Pushes(self.driver, manifest, self._saved.job, config, self._uploads)
+        self._pushes = Pushes(self.driver, manifest, self._saved.job, config, options.max_upload_bytes)
         self._sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
         self._application = Application(
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, self._sessions),
             manifest,
             config,
             run.world_size,
@@ -290,9 +285,6 @@ class Service:
             ) from None
         # It may be three times the model.
         self._saved = replace(self._saved, trainer=None)
-
-    def _release(self, n: int) -> None:
-        self._uploads.reserved -= n
 
 
 def _fitting(config: RunConfig, run: RunOptions) -> RunConfig:

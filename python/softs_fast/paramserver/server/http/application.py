@@ -59,7 +59,6 @@ class Application:
         driver: Driver of the run.
         sessions: Sessions of the workers.
         pushes: Pushes of the workers.
-        owner: Interface of the owner: what the owner sees and does.
         manifest: Manifest of the model.
         config: Configuration of the run, for workers.
         world_size: Workers that the run expects.
@@ -71,7 +70,6 @@ class Application:
         driver: Driver,
         sessions: Sessions,
         pushes: Pushes,
-        owner: Owner,
         manifest: Manifest,
         config: RunConfig,
         world_size: int,
@@ -80,7 +78,7 @@ class Application:
         self._driver = driver
         self._sessions = sessions
         self._pushes = pushes
-        self._owner = owner
+        self._owner = Owner(driver, pushes, sessions)
         self._manifest = manifest
         self._config = config
         self._world_size = world_size

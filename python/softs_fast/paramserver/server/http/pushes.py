@@ -21,9 +21,6 @@ from .uploads import Upload, Uploads
 
 __all__ = ["Pushes", "refusal_of"]
 
-#: Without room for a push, ask again after so long.
-_BUSY_S = 2.0
-
 
 class Pushes:
     """All uploads.
@@ -33,18 +30,18 @@ class Pushes:
         manifest: Manifest of the model.
         job: Bytes of the invite that name the job.
         config: Configuration of the run.
-        uploads: Uploads of all workers.
+        max_bytes: Bytes of memory for uploads and pushes that no step has used.
     """
 
     def __init__(
-        self, driver: Driver, manifest: Manifest, job: bytes, config: RunConfig, uploads: Uploads
+        self, driver: Driver, manifest: Manifest, job: bytes, config: RunConfig, max_bytes: int
     ) -> None:
         self._driver = driver
         self._manifest = manifest
         self._job = job
         self._config = config
         self._kind = Kind.DIFFERENCE if config.local_steps else Kind.GRADIENT
-        self.uploads = uploads
+        self.uploads = Uploads(max_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self.n_bytes = 0
 
@@ -73,14 +70,7 @@ class Pushes:
         base = Version(header.timeline, header.version)
         self._check(self._driver.tell(events.Offer(worker_id, base, header.lease or None)))
         present = {one.worker_id for one in self._driver.status().members}
-        upload = self.uploads.begin(worker_id, header, head, present)
-        if upload is None:
-            raise failure(
-                Code.BUSY,
-                self.uploads.trouble,
-                "the worker waits; the owner raises --max-upload-bytes",
-                retry_s=_BUSY_S,
-            )
+        upload = self.uploads.begin(worker_id, header, head, present, self._driver.kept_bytes)
         if upload.head != head:
             # The one before has arrived, and is looked at: it counts, if it can be read.
             await self._finish(upload)
@@ -167,7 +157,6 @@ class Pushes:
                 "lower the learning rate, or clip gradients",
             )
         content = self._driver.keep(contents)
-        self.uploads.reserved += contents.n_bytes
         loss = None if header.loss != header.loss else header.loss
         answer = self._driver.tell(
             events.Push(upload.worker_id, upload.base, header.samples, loss, content, upload.lease)
