@@ -73,8 +73,8 @@ def test_a_worker_that_was_away_pulls_first() -> None:
         stepped(run, "a")
     answer = run.push("b", Version(1, 0))
     assert isinstance(answer, events.Stale)
-    assert answer.next == Version(1, 3)
-    assert "was away" in answer.reason
+    assert (answer.timeline, answer.version) == (1, 3)
+    assert "was away" in answer.message
     # It does not hold up the others.
     assert isinstance(run.tell(events.Pull("a", Version(1, 2))), events.Serve)
     assert run.tell(events.Pull("b", Version(1, 0))) == events.Serve(Version(1, 3))
@@ -113,7 +113,7 @@ def test_what_is_too_old_is_refused() -> None:
     stepped(run, "a")
     answer = run.push("b", Version(1, 0))
     assert isinstance(answer, events.Stale)
-    assert answer.reason == "version 1.0 is 2 versions old; 1 are allowed"
+    assert answer.message == "version 1.0 is 2 versions old; 1 are allowed"
     assert isinstance(run.push("b", Version(1, 1)), events.Counted)
 
 

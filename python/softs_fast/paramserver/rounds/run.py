@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ..wire.answers import Code
 from ..wire.messages import Status
 from . import events
 from .events import Action, Event, Version
 from .leases import Leases
-from .members import Member, Members
+from .members import Member, Members, titles
 from .options import MAX_TEXT, RunOptions
 from .policies import policy_of
 from .snapshot import Snapshot
@@ -20,8 +21,6 @@ __all__ = ["Run"]
 #: A machine that is run so much later than it asked for could not see any request in that time. It is also run so long
 #: before a lease ends: after a shorter pause, requests that have come meanwhile are read before that end.
 _LATE_S = 1.0
-#: Names in a text, at most.
-_MOST_NAMES = 5
 
 
 class Run:
@@ -161,13 +160,13 @@ class Run:
         state = self._state
         member = state.members.find(event.worker_id)
         if event.worker_id in state.members.banned:
-            return events.Banned("the owner of the run has removed this worker")
+            return events.BANNED
         if member is None:
-            return events.Unknown()
+            return events.UNKNOWN
         if isinstance(event, events.Pull) and event.is_again:
-            return events.Unknown() if member.state == "gone" else self._pull(member, event.have)
+            return events.UNKNOWN if member.state == "gone" else self._pull(member, event.have)
         if not self._renew(member):
-            return events.Unknown()
+            return events.UNKNOWN
         if not isinstance(event, events.Seen) or event.progress is None or event.progress != member.progress:
             member.moved_s = state.now_s
             if member.state == "stalled":
@@ -179,7 +178,7 @@ class Run:
             case events.Pull():
                 return self._pull(member, event.have)
             case events.Offer():
-                return self._judge(member, event) or events.Wanted()
+                return self._judge(member, event) or events.Noted()
             case events.Push():
                 return self._push(member, event)
             case events.Take():
@@ -220,7 +219,7 @@ class Run:
         state = self._state
         banned = state.members.banned
         if event.process in banned or event.before in banned:
-            return events.Banned("the owner of the run has removed this worker")
+            return events.BANNED
         before = None if event.before is None else state.members.find(event.before)
         if state.over is not None and (before is None or state.over[1]):
             return events.Over(*state.over)
@@ -231,14 +230,13 @@ class Run:
         if is_by_rank and (
             unproven := state.members.unproven(event.process, state.options.world_size, state.now_s)
         ):
-            names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
-            return events.Full(
+            return _full(
+                f"the run has its {state.options.world_size} workers, unless one of these is gone: {titles(unproven)}",
                 1.0,
-                f"the run has its {state.options.world_size} workers, unless one of these is gone: {names}",
             )
         member = state.members.add(event.worker_id, event.name, state.now_s, before, state.options.world_size)
         if member is None:
-            return events.Full(state.options.lost_after_s, "the run has as many workers as it can have")
+            return _full("the run has as many workers as it can have", state.options.lost_after_s)
         member.process = event.process
         return events.Welcome(member.rank, state.version)
 
@@ -267,7 +265,7 @@ class Run:
         """Return why a push would not count; None if it would."""
         state, base = self._state, event.base
         if base in member.counted:
-            return events.AlreadyCounted()
+            return events.Counted(len(state.pending), self._policy.need(), again=True)
         if state.over is not None:
             return events.Over(*state.over)
         is_same = base.timeline == state.timeline
@@ -291,7 +289,7 @@ class Run:
         member.refused += 1
         if event.data is not None:
             state.leases.release(member.worker_id, event.data)
-        return events.Stale(state.version._replace(number=state.number + (state.phase == "apply")), reason)
+        return events.Stale(state.timeline, state.number + (state.phase == "apply"), message=reason)
 
     def _push(self, member: Member, event: events.Push) -> events.Answer:
         state = self._state
@@ -317,7 +315,9 @@ class Run:
             return events.Over(*state.over)
         number, last = event.number, member.lease_number
         if number < last or (number == last and not state.leases.has(member.worker_id, number)):
-            return events.Spent()
+            return events.Refused(
+                Code.SPENT, f"the lease {number} was used or taken back", "ask with the next number"
+            )
         ranges = state.leases.take(member.worker_id, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
@@ -357,7 +357,7 @@ class Run:
         state = self._state
         member = state.members.find(event.worker_id)
         if member is None:
-            self._answer(events.Unknown())
+            self._answer(events.UNKNOWN)
             return
         self._answer(events.Noted())
         # Not its name: that is of a machine, which may have other workers.
@@ -488,3 +488,7 @@ class Run:
             self._state.log(
                 f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True
             )
+
+
+def _full(message: str, retry_s: float) -> events.Refused:
+    return events.Refused(Code.FULL, message, "wait until one leaves", retry_s)

@@ -154,7 +154,7 @@ class Application:
         session = self._sessions.find(request.authorization.worker_id)
         if session is None:
             self.budget.spend()
-            raise failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
+            raise refusal_of(events.UNKNOWN, self._driver)
         return session
 
     def _authenticate(
@@ -335,10 +335,6 @@ class Application:
         answer = self._driver.tell(events.Take(worker_id, wish.n, wish.number))
         if isinstance(answer, events.NoData):
             return Reply(HTTPStatus.NO_CONTENT)
-        if isinstance(answer, events.Spent):
-            raise failure(
-                Code.SPENT, f"the lease {wish.number} was used or taken back", "ask with the next number"
-            )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
         ranges = tuple((one.start, one.stop) for one in answer.ranges)

@@ -38,6 +38,14 @@ _POLICY = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 
+#: What the run is told by an action of the owner; a kick names a worker.
+_EVENTS: dict[str, events.Event] = {
+    "start": events.Start(),
+    "pause": events.Pause("by the owner"),
+    "resume": events.Resume(),
+    "stop": events.Stop("stopped by the owner"),
+}
+
 
 class Owner:
     """Status for people and programs.
@@ -112,21 +120,12 @@ class Owner:
 
     def _control(self, body: bytes) -> None:
         wish = decoded(Control, body)
-        tell = self._driver.tell
-        match wish.action:
-            case "start":
-                tell(events.Start())
-            case "pause":
-                tell(events.Pause("by the owner"))
-            case "resume":
-                tell(events.Resume())
-            case "stop":
-                tell(events.Stop("stopped by the owner"))
-            case "kick":
-                if isinstance(tell(events.Kick(wish.worker_id, "by the owner")), events.Unknown):
-                    text = f"there is no worker {wish.worker_id[:64]}"
-                    raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
-                self._uploads.drop(wish.worker_id)
+        answer = self._driver.tell(_EVENTS.get(wish.action) or events.Kick(wish.worker_id, "by the owner"))
+        if answer == events.UNKNOWN:
+            text = f"there is no worker {wish.worker_id[:64]}"
+            raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
+        if wish.action == "kick":
+            self._uploads.drop(wish.worker_id)
         self._driver.note(f"the owner says {wish.action}")
         self._driver.notify()
 

@@ -162,8 +162,8 @@ class Pushes:
             events.Push(upload.worker_id, upload.base, header.samples, loss, content, upload.lease)
         )
         self._check(answer)
-        assert isinstance(answer, events.Counted)
-        return Counted(answer.have, answer.need)
+        assert isinstance(answer, Counted)
+        return answer
 
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
         upload.hash_arrived()
@@ -173,26 +173,23 @@ class Pushes:
 
     def _check(self, answer: events.Action | None, upload: Upload | None = None) -> None:
         """Raise what an answer of the machine means, unless the push is wanted or counts."""
-        if isinstance(answer, events.Wanted | events.Counted):
+        if isinstance(answer, events.Noted) or (isinstance(answer, Counted) and not answer.again):
             return
         if upload is not None:
             self.uploads.drop(upload.worker_id)
-        if isinstance(answer, events.AlreadyCounted):
-            status = self._driver.status()
-            raise Refusal(HTTPStatus.OK, Counted(status.have, status.need, again=True))
+        if isinstance(answer, Counted):
+            raise Refusal(HTTPStatus.OK, answer)
         raise refusal_of(answer, self._driver)
 
 
 def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
     """Return the error for an answer of the machine that is none of those that a request expects."""
     match answer:
-        case events.Stale(following, reason):
-            return Refusal(HTTPStatus.CONFLICT, Stale(following.timeline, following.number, message=reason))
+        case Stale():
+            return Refusal(HTTPStatus.CONFLICT, answer)
         case events.Over():
             return Refusal(HTTPStatus.GONE, driver.summary())
-        case events.Banned(reason):
-            return failure(Code.KICKED, reason, "ask the owner of the run")
-        case events.Full(retry_s, reason):
-            return failure(Code.FULL, reason, "wait until one leaves", retry_s=retry_s)
+        case events.Refused(code, message, remedy, retry_s):
+            return failure(code, message, remedy, retry_s=retry_s)
         case _:
-            return failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
+            raise TypeError(f"the run has no answer to a request: {answer}")
