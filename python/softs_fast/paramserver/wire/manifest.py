@@ -165,22 +165,6 @@ class Manifest:
         ends = accumulate(entry.n for entry in self.parameters)
         return tuple(slice(end - entry.n, end) for entry, end in zip(self.parameters, ends, strict=True))
 
-    def parameter_at(self, index: int) -> Entry:
-        """Return the parameter with the element of this number in the flat vector.
-
-        Raises:
-            IndexError: there is none.
-        """
-        return _entry_at(self.parameters, index)
-
-    def float_buffer_at(self, index: int) -> Entry:
-        """Return the floating buffer with the element of this number in the flat vector.
-
-        Raises:
-            IndexError: there is none.
-        """
-        return _entry_at(self.float_buffers, index)
-
     def first_difference(self, theirs: Manifest) -> str | None:
         """Return the first difference in words, this manifest as "the server"; None if they are the same."""
         for kind in ("parameters", "buffers"):
@@ -217,12 +201,3 @@ def _entry(name: str, tensor: Tensor, kind: str, dtypes: tuple[str, ...]) -> Ent
     if len(name) > _MAX_NAME:
         raise ConfigError(f"the name {name[:64]}... has {len(name)} characters; {_MAX_NAME} at most")
     return Entry(name, dtype, tuple(tensor.shape))
-
-
-def _entry_at(entries: tuple[Entry, ...], index: int) -> Entry:
-    end = 0
-    for entry in entries:
-        end += entry.n
-        if index < end:
-            return entry
-    raise IndexError(f"{index} of {end} elements")
