@@ -7,6 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...errors import ConfigError, SoftsError
@@ -268,21 +269,15 @@ class Driver:
     async def _save(self, snapshot: Snapshot) -> None:
         if self.failure is not None:
             return
-        saved = self._saved
-        try:
-            await self._call(
-                lambda: save_state(
-                    self._options.state,
-                    Saved(
-                        saved.job,
-                        saved.secret,
-                        saved.owner,
-                        snapshot,
-                        self._trainer.state(),
-                        self.evaluation.best,
-                    ),
-                )
+
+        def save() -> None:
+            trainer, best = self._trainer.state(), self.evaluation.best
+            save_state(
+                self._options.state, replace(self._saved, snapshot=snapshot, trainer=trainer, best=best)
             )
+
+        try:
+            await self._call(save)
         except ConfigError as error:
             self.tell(
                 events.Stop(

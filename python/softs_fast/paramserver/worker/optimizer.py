@@ -112,18 +112,19 @@ class RemoteOptimizer(optim.Optimizer):
         #: Which parameters have had a gradient in the local steps of the next push.
         self._has_gradient = [False] * len(parameters)
         self._reported: tuple[int, float] | None = None
-        self._session = Session(parsed, manifest, options or WorkerOptions())
+        #: The connection, for other requests of this worker.
+        self.session = Session(parsed, manifest, options or WorkerOptions())
         self._heartbeats: threading.Thread | None = None
         self._is_leaving = threading.Event()
         self._local: optim.Optimizer | None = None
         try:
-            self._session.join()
+            self.session.join()
             heartbeats = threading.Thread(
-                target=_renew, args=(self._session, self._is_leaving), name="softs-heartbeats", daemon=True
+                target=_renew, args=(self.session, self._is_leaving), name="softs-heartbeats", daemon=True
             )
             heartbeats.start()
             self._heartbeats = heartbeats
-            self._weights = RemoteWeights(self._session, on_progress)
+            self._weights = RemoteWeights(self.session, on_progress)
             if self.config.local_steps:
                 if local_optimizer is None:
                     raise ConfigError(
@@ -142,12 +143,12 @@ class RemoteOptimizer(optim.Optimizer):
     @property
     def config(self) -> RunConfig:
         """What the server says about the run."""
-        return self._session.joined.config
+        return self.session.joined.config
 
     @property
     def joined(self) -> JoinAnswer:
         """Rank, world size and id that the server has given."""
-        return self._session.joined
+        return self.session.joined
 
     @property
     def version(self) -> tuple[int, int]:
@@ -167,12 +168,7 @@ class RemoteOptimizer(optim.Optimizer):
     @property
     def traffic(self) -> Traffic:
         """Bytes, failures and joins so far."""
-        return self._session.traffic
-
-    @property
-    def session(self) -> Session:
-        """The connection, for other requests of this worker."""
-        return self._session
+        return self.session.traffic
 
     @property
     def feedback(self) -> ErrorFeedback:
@@ -231,12 +227,13 @@ class RemoteOptimizer(optim.Optimizer):
                 f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
             )
         self._check_parameters()
-        self._session.progress += 1
+        self.session.progress += 1
         if self._local is not None:
             return self._step_locally(self._local, closure)
         samples, reported = self._taken_report()
         while True:
-            loss = self._evaluated(closure)
+            with torch.enable_grad():
+                loss = None if closure is None else closure()
             # One number leaves the device, once per push.
             mean = float(loss) if loss is not None and math.isnan(reported) else reported
             present = [one.grad is not None for one in self._parameters]
@@ -252,7 +249,7 @@ class RemoteOptimizer(optim.Optimizer):
             PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
-        self._session.run(Call("POST", answers.PAUSE, b"{}"))
+        self.session.run(Call("POST", answers.PAUSE, b"{}"))
 
     def resume(self) -> None:
         """Take part again, from the server's present weights.
@@ -262,7 +259,7 @@ class RemoteOptimizer(optim.Optimizer):
             PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
-        self._session.run(Call("POST", answers.RESUME, b"{}"))
+        self.session.run(Call("POST", answers.RESUME, b"{}"))
 
     def finish(self) -> None:
         """Take the weights of the last step of a run that has ended."""
@@ -355,7 +352,7 @@ class RemoteOptimizer(optim.Optimizer):
         try:
             self._leave(error)
         finally:
-            self._session.close()
+            self.session.close()
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Tell the server, once, that no more will be asked: at the end of a run it waits for that."""
@@ -365,7 +362,7 @@ class RemoteOptimizer(optim.Optimizer):
         # One that is in a request ends with it; closing the session ends that.
         self._is_leaving.set()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
+            self.session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
         except SoftsError:
             # The lease ends by itself.
             _log.debug("the server was not told that the worker leaves")
@@ -387,12 +384,6 @@ class RemoteOptimizer(optim.Optimizer):
                     f'parameter "{entry.name}" was replaced after this optimizer was made, such as by '
                     "load_state_dict(assign=True); make a new RemoteOptimizer after that"
                 )
-
-    def _evaluated(self, closure: Callable[[], Any] | None) -> Any:
-        if closure is None:
-            return None
-        with torch.enable_grad():
-            return closure()
 
     def _taken_report(self) -> tuple[int, float]:
         """Samples and loss of this step: as reported, or the batch size and NaN."""

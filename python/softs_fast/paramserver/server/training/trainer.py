@@ -85,15 +85,15 @@ class Trainer:
                 self.module.load_state_dict(module_state(state))
             self._compare("module")
 
-    def prepare(self) -> None:
-        """Make the optimizer and the schedule, unless they are there.
+    def prepare(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
+        """Return the optimizer and the schedule; the first call makes them.
 
         Raises:
             ConfigError: they are not those of the state, take a step only with arguments, or have a state that no file
                 can hold.
         """
         if self._built is not None:
-            return
+            return self._built
         optimizer = self._job.optimizer(self._parameters)
         schedule = None if self._job.schedule is None else self._job.schedule(optimizer)
         for name, one in (("optimizer", optimizer), ("schedule", schedule)):
@@ -107,6 +107,7 @@ class Trainer:
             self._compare("optimizer", "schedule")
             self._state = None
         self.state()
+        return self._built
 
     def contents(self) -> Contents:
         """Return copies of weights and buffers, as frames have them."""
@@ -150,7 +151,7 @@ class Trainer:
         if not is_finite(mean):
             return f"the gradient of {first_not_finite(Contents(mean), self.manifest)}", before
         self._check_parameters()
-        optimizer, schedule = self._prepared()
+        optimizer, schedule = self.prepare()
         self._undo.keep(optimizer, before)
         self._set_gradients(mean, [one.present for _, one in shares])
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -192,7 +193,7 @@ class Trainer:
             ConfigError: Something in it cannot be read back from a file.
         """
         module = self.module.state_dict()
-        optimizer, schedule = self._prepared()
+        optimizer, schedule = self.prepare()
         return {
             "module": encode_state(module, "module"),
             "metadata": encode_state(getattr(module, "_metadata", None), "module"),
@@ -236,11 +237,6 @@ class Trainer:
         ):
             has_gradient = any(one is None or one[at] for one in present)
             parameter.grad = mean[part].view(parameter.shape).to(parameter.dtype) if has_gradient else None
-
-    def _prepared(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
-        self.prepare()
-        assert self._built is not None
-        return self._built
 
     @torch.no_grad()
     def _average_buffers(self, shares: Sequence[tuple[Share, Contents]]) -> None:
