@@ -362,8 +362,8 @@ class World:
     def _apply(self, run: Run, action: events.Apply) -> None:
         gradients = []
         for share in action.shares:
-            gradient = self._contents[share.content]
-            assert gradient.base == share.base
+            gradient = self._contents[share.push.content]
+            assert gradient.base == share.push.base
             gradients.append((gradient, share.weight))
         if self.options.mode == "bsp":
             assert {one.base for one, _ in gradients} == {action.version}

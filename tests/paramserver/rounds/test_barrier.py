@@ -25,7 +25,7 @@ def test_the_first_round_waits_for_the_world() -> None:
     run.push("b")
     assert run.phase == "grace"
     run.push("c")
-    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+    assert [one.push.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
 
 
 def test_the_owner_may_start_with_fewer() -> None:
@@ -41,7 +41,7 @@ def test_a_round_closes_with_the_last_active_member() -> None:
     assert run.push("b", samples=1) == events.Counted(2, 1)
     step = run.one(events.Apply)
     assert step.version == Version(1, 0)
-    assert [(one.rank, one.worker_id, one.weight) for one in step.shares] == [(0, "a", 3), (1, "b", 1)]
+    assert [(one.rank, one.push.worker_id, one.weight) for one in step.shares] == [(0, "a", 3), (1, "b", 1)]
     assert step.divisor == 4
     assert step.rate_factor == 2.0
     run.tell(events.Applied())
@@ -65,7 +65,7 @@ def test_any_order_of_arrival_gives_the_same_step() -> None:
         for worker in order:
             run.push(worker, samples=1 + ord(worker) % 3)
         step = run.one(events.Apply)
-        steps.add(tuple((one.rank, one.worker_id, one.weight) for one in step.shares))
+        steps.add(tuple((one.rank, one.push.worker_id, one.weight) for one in step.shares))
     assert len(steps) == 1
 
 

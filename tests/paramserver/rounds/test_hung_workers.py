@@ -53,7 +53,7 @@ def test_a_hung_worker_holds_up_no_run_for_ever(mode: str) -> None:
     if mode == "bsp":
         run.join("d")
         run.push("d")
-        assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "d"]
+        assert [one.push.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "d"]
     elif mode == "ssp":
         assert run.tell(events.Pull("a", run.run.version)) != events.Hold()
     else:

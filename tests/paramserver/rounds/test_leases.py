@@ -146,7 +146,7 @@ def test_the_last_samples_need_no_quorum() -> None:
     assert isinstance(run.tell(events.Take("a", 2, 2)), events.Granted)
     assert run.tell(events.Take("b", 2, 2)) == events.NoData()
     run.push("a", data=2)
-    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a"]
+    assert [one.push.worker_id for one in run.one(events.Apply).shares] == ["a"]
     run.tell(events.Applied())
     assert run.one(events.Ended) == events.Ended("all epochs are done", False)
 

@@ -69,7 +69,7 @@ def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
     assert run.tell(events.Seen("b")) == events.UNKNOWN
     run.push("a")
     run.push("c")
-    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+    assert [one.push.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
 
 
 def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:

@@ -281,21 +281,13 @@ class Share:
 
     Attributes:
         rank: Rank of the worker.
-        worker_id: Id of the worker.
-        base: Weights that the push was computed with.
-        samples: Samples in the push.
+        push: The push.
         weight: Factor of its values; the step divides the sum of all by its `divisor`, so that nothing is rounded twice.
-        loss: Mean loss of the samples; None if it is not known.
-        content: Number under which the frame is kept.
     """
 
     rank: int
-    worker_id: str
-    base: Version
-    samples: int
+    push: Push
     weight: float
-    loss: float | None
-    content: int
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,10 @@ class Run:
         for member in state.members.hung(state.now_s):
             self._stall(member)
         before = (state.phase, state.number, state.pause_reason is None)
-        self._take(event)
+        answer = self._take(event)
+        if answer is not None:
+            # In front of what has been noted so far.
+            state.actions.insert(0, answer)
         self._advance()
         if before != (state.phase, state.number, state.pause_reason is None):
             state.actions.append(events.Changed())
@@ -130,13 +133,14 @@ class Run:
 
     # --- Events ---
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event) -> events.Answer | None:
+        """Take an event; return the answer, for a worker or after a kick."""
         state = self._state
         match event:
             case events.Join():
-                self._answer(self._join(event))
+                return self._join(event)
             case events.Kick():
-                self._kick(event)
+                return self._kick(event)
             case events.Pause():
                 self._pause(event.reason)
             case events.Resume():
@@ -150,11 +154,8 @@ class Run:
             case events.Tick():
                 pass
             case _:
-                self._answer(self._of_worker(event))
-
-    def _answer(self, answer: events.Answer) -> None:
-        """Put an answer in front of what has been noted so far."""
-        self._state.actions.insert(0, answer)
+                return self._of_worker(event)
+        return None
 
     def _of_worker(self, event: events.OfWorker) -> events.Answer:
         state = self._state
@@ -304,9 +305,7 @@ class Run:
         member.pushes += 1
         member.loss = event.loss
         state.leases.count(member.worker_id, event.content, event.data)
-        state.pending.append(
-            Contribution(member, member.rank, event.base, event.samples, event.loss, event.content)
-        )
+        state.pending.append(Contribution(member, member.rank, event))
         return events.Counted(len(state.pending), self._policy.need())
 
     def _lease(self, member: Member, event: events.Take) -> events.Answer:
@@ -353,16 +352,15 @@ class Run:
 
     # --- The owner ---
 
-    def _kick(self, event: events.Kick) -> None:
+    def _kick(self, event: events.Kick) -> events.Answer:
         state = self._state
         member = state.members.find(event.worker_id)
         if member is None:
-            self._answer(events.UNKNOWN)
-            return
-        self._answer(events.Noted())
+            return events.UNKNOWN
         # Not its name: that is of a machine, which may have other workers.
         state.members.banned |= {member.worker_id, member.process} - {""}
         self._remove(member, f"the owner has removed it: {event.reason[:MAX_TEXT]}", can_return=False)
+        return events.Noted()
 
     def _pause(self, reason: str) -> None:
         state = self._state
@@ -448,19 +446,17 @@ class Run:
             state.log(
                 f"version {state.version} is as the one before: the step was not finite", is_warning=True
             )
-        total = sum(one.samples for one in batch)
-        state.samples += total
-        known = [one for one in batch if one.loss is not None]
+        state.samples += sum(one.push.samples for one in batch)
+        known = [(one.push.loss, one.push.samples) for one in batch if one.push.loss is not None]
         if known:
-            weight = sum(one.samples for one in known)
-            state.loss = sum((one.loss or 0.0) * one.samples for one in known) / weight
+            state.loss = sum(loss * n for loss, n in known) / sum(n for _, n in known)
         for member in state.members.active():
             if member.busy_s is None:
                 member.busy_s = state.now_s
         for one in batch:
             one.member.applied_clock = min(one.member.clock, one.member.applied_clock + 1)
-            state.leases.commit(one.content)
-            state.actions.append(events.Drop(one.content))
+            state.leases.commit(one.push.content)
+            state.actions.append(events.Drop(one.push.content))
         state.enter("waiting")
         if state.number >= state.options.rounds:
             self._end(f"all {state.options.rounds} rounds are done", is_failure=False)
@@ -482,8 +478,8 @@ class Run:
     def _drop(self, batch: list[Contribution]) -> None:
         """Have pushes that count be in no step, because the run ends."""
         for one in batch:
-            self._state.leases.drop(one.content)
-            self._state.actions.append(events.Drop(one.content))
+            self._state.leases.drop(one.push.content)
+            self._state.actions.append(events.Drop(one.push.content))
         if batch:
             self._state.log(
                 f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True

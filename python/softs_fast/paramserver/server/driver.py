@@ -106,7 +106,7 @@ class Driver:
         for action in actions:
             match action:
                 case events.Apply():
-                    shares = [(share, self._contents[share.content]) for share in action.shares]
+                    shares = [(share, self._contents[share.push.content]) for share in action.shares]
                     _log.debug("step after version %s of %s", action.version, action.shares)
                     self._spawn(self._step(action, shares))
                 case events.Save(snapshot):
@@ -185,7 +185,6 @@ class Driver:
         """Wait for the step and the file that are under way."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         await self._wait_for_tasks()
         # Members may have left since the last file: their ranks are free for others then.
         if self._last_snapshot != self.run.snapshot() and not self.run.is_over:
@@ -243,12 +242,12 @@ class Driver:
 
     def _note_scaled(self, share: events.Share, factor: float) -> None:
         """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
-        self._n_scaled[share.worker_id] += 1
-        n = self._n_scaled[share.worker_id]
+        self._n_scaled[share.push.worker_id] += 1
+        n = self._n_scaled[share.push.worker_id]
         if str(n).rstrip("0") == "1":
             self.note(
                 f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "
-                f"scaled down to that: {n} so far, that for version {share.base} by {1 / factor:.3g} times; if they are as "
+                f"scaled down to that: {n} so far, that for version {share.push.base} by {1 / factor:.3g} times; if they are as "
                 "they should be, give a higher --norm-guard, or 0 for any norm",
                 True,
             )
@@ -321,14 +320,8 @@ class Driver:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         wake_s = self.run.next_wake_s()
-        if wake_s is not None:
-            self._timer = self._loop.call_at(wake_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.tell(events.Tick())
+        self._timer = None if wake_s is None else self._loop.call_at(wake_s, self.tell, events.Tick())
 
 
 def _bounded(what: Callable[[], _Result]) -> _Result:

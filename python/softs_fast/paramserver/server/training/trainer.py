@@ -248,8 +248,8 @@ class Trainer:
         ]
         if not sent or not self.manifest.buffers:
             return
-        total = sum(share.samples for share, _, _ in sent)
-        floats = mean_of([(share.samples, one) for share, one, _ in sent], total)
+        total = sum(share.push.samples for share, _, _ in sent)
+        floats = mean_of([(share.push.samples, one) for share, one, _ in sent], total)
         integers = torch.stack([one for _, _, one in sent]).amax(0)
         load_buffers(self.module, self.manifest, floats, integers)
 
@@ -266,11 +266,7 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], divisor: float, memory: Memor
         memory: Memory for the result; None: new memory.
     """
     n = parts[0][1].numel()
-    mean = (
-        torch.empty(n, dtype=torch.float32, device="cpu")
-        if memory is None
-        else from_bytes(memory.take(4 * n), torch.float32)
-    )
+    mean = from_bytes((memory or Memory(0)).take(4 * n), torch.float32)
     count = divisor / parts[0][0] if parts[0][0] else math.inf
     is_plain = (
         all(factor == parts[0][0] and one.dtype is torch.bfloat16 for factor, one in parts)
