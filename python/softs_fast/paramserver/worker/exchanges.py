@@ -1,7 +1,8 @@
 """What is asked next, and what an answer means: machines without sockets, driven by `session`.
 
-An exchange is run until it is done. Each attempt is one request; `failed` tells it that no answer of the server came,
-and the next request must then find out what the server has.
+An exchange is run until `answered` returns that it is done. Each attempt is one request, which `next` returns. `failed`
+tells that no answer of the server came, with the status of a foreign page, or 0: the next request must then find out
+what the server has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ...errors import ConfigError, SoftsError, WireError
 from ...records import Record
@@ -87,19 +88,6 @@ class Answer:
             return self.record(Failure).code
         except WireError:
             return ""
-
-
-class Exchange(Protocol):
-    """A machine of one exchange."""
-
-    def next(self) -> Request:
-        """Return the next request."""
-
-    def answered(self, answer: Answer, seconds: float) -> bool:
-        """Take an answer, and how long it took; True if the exchange is done."""
-
-    def failed(self, trouble: Trouble, seconds: float, status: int) -> None:
-        """No answer of the server came; `status` is that of a foreign page, or 0."""
 
 
 def refusal(answer: Answer, what: str) -> SoftsError:
@@ -392,3 +380,6 @@ class Download:
     def restart(self) -> None:
         """Drop what was received."""
         self._head, self.header, self.n_received, self.payload = b"", None, 0, memoryview(bytearray())
+
+
+Exchange = Call | Upload | Download

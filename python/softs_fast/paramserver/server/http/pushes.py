@@ -81,8 +81,7 @@ class Pushes:
             part.arrived(len(rest) - upload.offset)
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
-        state = UploadState(upload.offset, self._config.max_part_bytes)
-        return Reply.of(state, HTTPStatus.CREATED)
+        return Reply.of(self._state(upload), HTTPStatus.CREATED)
 
     async def part(self, upload: Upload, request: Request, offset: int) -> Reply:
         """Take a part of a push.
@@ -94,8 +93,7 @@ class Pushes:
         self._check(self._driver.tell(events.Offer(upload.worker_id, upload.base, upload.lease)), upload)
         if upload.result is None:
             if offset != upload.offset:
-                state = UploadState(upload.offset, self._config.max_part_bytes)
-                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
+                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, self._state(upload))
             try:
                 part = upload.begin_part(request.length(MAX_PART_BYTES) or 0)
             except WireError as error:
@@ -106,18 +104,20 @@ class Pushes:
             finally:
                 self.n_bytes += part.n
             if not is_whole:
-                state = UploadState(upload.offset, self._config.max_part_bytes)
-                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
+                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, self._state(upload))
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
         # While the next part is on its way.
         asyncio.get_running_loop().run_in_executor(None, upload.hash_arrived)
-        return Reply.of(UploadState(upload.offset, self._config.max_part_bytes), HTTPStatus.ACCEPTED)
+        return Reply.of(self._state(upload), HTTPStatus.ACCEPTED)
 
     async def close(self) -> None:
         """Wait for pushes that are being looked at."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _state(self, upload: Upload) -> UploadState:
+        return UploadState(upload.offset, self._config.max_part_bytes)
 
     async def _finish(self, upload: Upload) -> Counted:
         """Look at a push of which all bytes are here, once, however many requests ask; the peer may be gone meanwhile."""
