@@ -34,7 +34,7 @@ from ..wire.messages import (
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
 from .options import WorkerOptions
-from .session import Session, Traffic
+from .session import Session
 from .weights import RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
@@ -114,6 +114,10 @@ class RemoteOptimizer(optim.Optimizer):
         self._reported: tuple[int, float] | None = None
         #: The connection, for other requests of this worker.
         self.session = Session(parsed, manifest, options or WorkerOptions())
+        #: Bytes, failures and joins so far.
+        self.traffic = self.session.traffic
+        #: Number of the lease of which the samples of the next push are; 0 for none.
+        self.lease = 0
         self._heartbeats: threading.Thread | None = None
         self._is_leaving = threading.Event()
         self._local: optim.Optimizer | None = None
@@ -166,11 +170,6 @@ class RemoteOptimizer(optim.Optimizer):
         return self._weights.summary is not None
 
     @property
-    def traffic(self) -> Traffic:
-        """Bytes, failures and joins so far."""
-        return self.session.traffic
-
-    @property
     def feedback(self) -> ErrorFeedback:
         """What pushes have left out."""
         return self._weights.feedback
@@ -179,15 +178,6 @@ class RemoteOptimizer(optim.Optimizer):
     def push_codec(self) -> str:
         """Of the next push."""
         return self._weights.push_codec
-
-    @property
-    def lease(self) -> int:
-        """Number of the lease of which the samples of the next push are; 0 for none."""
-        return self._weights.lease
-
-    @lease.setter
-    def lease(self, number: int) -> None:
-        self._weights.lease = number
 
     def report(self, samples: int, loss: float = math.nan) -> None:
         """Say of how many samples the next step is, and their mean loss.
@@ -336,7 +326,7 @@ class RemoteOptimizer(optim.Optimizer):
         loss = loss if math.isfinite(loss) else math.nan
         buffers = buffers_of(self.module, self.manifest) if config.buffer_sync else None
         flags = None if all(present) else tuple(present)
-        result = self._weights.push(pieces, buffers, kind, samples, loss, flags)
+        result = self._weights.push(pieces, buffers, kind, samples, loss, flags, self.lease)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
         self._has_gradient = [False] * len(present)
         if isinstance(result, Counted):

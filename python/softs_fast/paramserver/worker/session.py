@@ -374,16 +374,18 @@ class Session:
             raise ConfigError(f"the TLS of {url} is not the one of the invite: {error}; ask for a new invite")
         self.traffic.failures += 1
         draw = self._random.random()
-        pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, cause=self._outage.cause)
+        pause_s, asks_url = retries.failed(
+            now, error.trouble, draw, asked_s=error.asked_s, cause=self._outage.cause
+        )
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of the server, attempt %d: %s", retries.n_failed, cause)
         if self.invite.place is not None:
             if error.trouble is not Trouble.BUSY:
                 self._take_host()
-        elif pause.asks_url or self.options.url_file is not None:
-            self._look_for_url(pause.asks_url)
-        if self._is_closed.wait(pause.seconds):
+        elif asks_url or self.options.url_file is not None:
+            self._look_for_url(asks_url)
+        if self._is_closed.wait(pause_s):
             raise PeerLost("the session was closed")
 
     def _plain_problem(self) -> str | None:

@@ -44,8 +44,6 @@ class RemoteWeights:
         self.timeline = 0
         self.version = 0
         self.summary: Summary | None = None
-        #: Number of the lease of which the samples of the next push are; 0 for none.
-        self.lease = 0
 
     @property
     def push_codec(self) -> CodecName:
@@ -96,6 +94,7 @@ class RemoteWeights:
         samples: int,
         loss: float,
         present: tuple[bool, ...] | None = None,
+        lease: int = 0,
     ) -> Counted | Stale | Summary:
         """Send a gradient or a difference, computed from the weights that are here, until the server has decided; return what it said.
 
@@ -107,6 +106,7 @@ class RemoteWeights:
             samples: Samples from which it was computed, 1 or more.
             loss: Mean loss of the samples; NaN if it is not known.
             present: Whether each parameter has a gradient; None if all have one. Pieces without one are zeros.
+            lease: Number of the lease of the samples; 0 for none.
 
         Raises:
             ConfigError: the server refuses the worker for good.
@@ -123,7 +123,7 @@ class RemoteWeights:
         frame = encode_frame(
             Contents(torch.empty(0, dtype=torch.float32, device="cpu"), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
-            loss=loss, lease=self.lease, planes=config.compression, k=k, feedback=self.feedback, memory=self._memory,
+            loss=loss, lease=lease, planes=config.compression, k=k, feedback=self.feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
