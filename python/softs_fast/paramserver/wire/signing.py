@@ -146,16 +146,7 @@ def request_mac(
     """
     begin = target.find("/v1/")
     offset = "-" if upload_offset is None else str(upload_offset)
-    lines = [
-        "SF1",
-        worker_id,
-        method,
-        target[max(begin, 0) :],
-        str(n),
-        offset,
-        hashlib.sha256(digested).hexdigest(),
-    ]
-    return hmac.new(key, "\n".join(lines).encode(), "sha256").hexdigest()
+    return _mac(key, ["SF1", worker_id, method, target[max(begin, 0) :], str(n), offset], digested)
 
 
 def answer_mac(
@@ -177,15 +168,12 @@ def answer_mac(
         upload_offset: Value of Upload-Offset, if the answer has it.
         digested: JSON body, or the 128 bytes of the header of the frame of which the answer is a range.
     """
-    lines = [
-        "SF1-answer",
-        request,
-        str(status),
-        version or "-",
-        upload_offset or "-",
-        hashlib.sha256(digested).hexdigest(),
-    ]
-    return hmac.new(key, "\n".join(lines).encode(), "sha256").hexdigest()
+    return _mac(key, ["SF1-answer", request, str(status), version or "-", upload_offset or "-"], digested)
+
+
+def _mac(key: bytes, lines: list[str], digested: bytes) -> str:
+    text = "\n".join([*lines, hashlib.sha256(digested).hexdigest()])
+    return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def check_answer(expected: str, value: str | None) -> bool:
