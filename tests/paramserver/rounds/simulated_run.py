@@ -167,7 +167,7 @@ class Worker:
             if is_refused(answer, Code.SPENT):
                 self._take()
                 return
-            if isinstance(answer, events.NoData):
+            if answer == events.Granted(()):
                 self.world.later(0.5, lambda: self.run(self._take))
                 return
             assert isinstance(answer, events.Granted), answer

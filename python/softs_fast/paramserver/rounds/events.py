@@ -259,18 +259,13 @@ class Over:
 
 @dataclass(frozen=True)
 class Granted:
-    """Samples for the worker; the same ones again until a push with them counts, or is stale."""
+    """Samples for the worker; the same ones again until a push with them counts, or is stale. None: no sample is left."""
 
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True)
-class NoData:
-    """No sample is left, or none for this rank."""
-
-
 #: The records of `wire.messages` say what becomes of a push.
-Answer = Welcome | Refused | Noted | Serve | Hold | Over | Counted | Stale | Granted | NoData
+Answer = Welcome | Refused | Noted | Serve | Hold | Over | Counted | Stale | Granted
 
 # --- Actions, in the order in which they are to be done ---
 

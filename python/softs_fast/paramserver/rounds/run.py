@@ -321,7 +321,7 @@ class Run:
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
             member.state, member.is_out = "paused", True
-            return events.NoData()
+            return events.Granted(())
         member.lease_number = number
         if member.busy_s is None:
             member.busy_s = state.now_s

@@ -99,27 +99,11 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world_size,
             config.compression,
         )
-        self.driver = Driver(
-            self.run,
-            self._trainer,
-            weights,
-            evaluation,
-            self._saved,
-            options,
-            config.clip_norm,
-        )
-        manifest = self._trainer.manifest
-        self._pushes = Pushes(self.driver, manifest, self._saved.job, config, options.max_upload_bytes)
-        self._sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
-        self._application = Application(
-            self.driver,
-            self._sessions,
-            self._pushes,
-            manifest,
-            config,
-            run.world_size,
-            self._token_file is not None,
-        )
+        self.driver = Driver(self.run, self._trainer, weights, evaluation, self._saved, options, config)
+        pushes = Pushes(self.driver, options.max_upload_bytes)
+        sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
+        has_token = self._token_file is not None
+        self._application = Application(self.driver, sessions, pushes, run.world_size, has_token)
         self._server: asyncio.Server | None = None
         self._state: Any = None
 
@@ -263,7 +247,6 @@ class Service:
             for connection in list(self._state.connections):
                 connection.transport.abort()
         try:
-            await self._pushes.close()
             await self.driver.close()
             if self._server is not None:
                 await self._server.wait_closed()

@@ -12,8 +12,7 @@ from ...wire.answers import Code
 from ...wire.frame import check_header, decode_payload
 from ...wire.header import FrameHeader, Kind
 from ...wire.limits import MAX_PART_BYTES
-from ...wire.manifest import Manifest
-from ...wire.messages import Counted, RunConfig, Stale, UploadState
+from ...wire.messages import Counted, Stale, UploadState
 from ...wire.tensors import Contents, first_not_finite
 from ..driver import Driver
 from .request import Refusal, Reply, Request, failure
@@ -27,22 +26,14 @@ class Pushes:
 
     Args:
         driver: Driver of the run.
-        manifest: Manifest of the model.
-        job: Bytes of the invite that name the job.
-        config: Configuration of the run.
         max_bytes: Bytes of memory for uploads and pushes that no step has used.
     """
 
-    def __init__(
-        self, driver: Driver, manifest: Manifest, job: bytes, config: RunConfig, max_bytes: int
-    ) -> None:
+    def __init__(self, driver: Driver, max_bytes: int) -> None:
         self._driver = driver
-        self._manifest = manifest
-        self._job = job
-        self._config = config
-        self._kind = Kind.DIFFERENCE if config.local_steps else Kind.GRADIENT
+        self._manifest, self._config = driver.weights.manifest, driver.config
+        self._kind = Kind.DIFFERENCE if driver.config.local_steps else Kind.GRADIENT
         self.uploads = Uploads(max_bytes)
-        self._tasks: set[asyncio.Task[None]] = set()
         self.n_bytes = 0
 
     async def announce(self, worker_id: str, head: bytes, rest: bytes) -> Reply:
@@ -53,7 +44,7 @@ class Pushes:
         """
         try:
             header = FrameHeader.decode(head)
-            check_header(header, self._manifest, self._job)
+            check_header(header, self._manifest, self._driver.weights.job)
             if header.kind is not self._kind:
                 raise WireError(
                     f"a push is a {header.kind.name.lower()}; this run has {self._kind.name.lower()}s"
@@ -111,11 +102,6 @@ class Pushes:
         asyncio.get_running_loop().run_in_executor(None, upload.hash_arrived)
         return Reply.of(self._state(upload), HTTPStatus.ACCEPTED)
 
-    async def close(self) -> None:
-        """Wait for pushes that are being looked at."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
     def _state(self, upload: Upload) -> UploadState:
         return UploadState(upload.offset, self._config.max_part_bytes)
 
@@ -125,9 +111,7 @@ class Pushes:
             upload.result = asyncio.get_running_loop().create_future()
             # If no request waits any more, its exception is of no interest.
             upload.result.add_done_callback(lambda future: future.cancelled() or future.exception())
-            task = asyncio.create_task(self._look_at(upload, upload.result))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._driver.spawn(self._look_at(upload, upload.result))
         counted: Counted = await asyncio.shield(upload.result)
         return counted
 

@@ -164,8 +164,7 @@ class Trainer:
             parameter.grad = None
         self._average_buffers(shares)
         after = self.contents()
-        names = [(one.name, two) for one, two in zip(self.manifest.parameters, self._parameters, strict=True)]
-        bad = first_not_finite(after, self.manifest, before.floats) or self._undo.overflowed(names)
+        bad = first_not_finite(after, self.manifest, before.floats) or self._undo.overflowed()
         if bad is not None:
             self._undo.restore()
             return bad, before
