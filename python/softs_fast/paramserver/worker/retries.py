@@ -26,7 +26,6 @@ class Trouble(enum.Enum):
 
     #: The connection was refused, was cut, or no byte came in time.
     CUT = "the connection was lost"
-    #: The host's name is unknown.
     NO_NAME = "the name of the host is unknown"
     #: An answer without the server's signature: an error page of a proxy, another server.
     FOREIGN = "a page of another server arrived"

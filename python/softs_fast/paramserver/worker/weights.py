@@ -159,11 +159,9 @@ class RemoteWeights:
     def _take(self, download: Download) -> None:
         header = download.header
         assert header is not None
-        is_base = self.contents is not None and (self.timeline, self.version) == (
-            header.timeline,
-            header.base,
-        )
-        base = self.contents.parameters if self.contents is not None and is_base else None
+        base = None
+        if self.contents is not None and (self.timeline, self.version) == (header.timeline, header.base):
+            base = self.contents.parameters
         contents = decode_payload(
             header, download.payload, self._session.manifest, base=base, digest=header.digest
         )

@@ -16,15 +16,7 @@ from ...wire.answers import Code
 from ...wire.header import HEADER_BYTES, PROTOCOL
 from ...wire.limits import MAX_JOIN_BYTES, MAX_REQUEST_BYTES, WHOLE_FRAME_BYTES
 from ...wire.manifest import Manifest
-from ...wire.messages import (
-    DataRange,
-    DataRequest,
-    Heartbeat,
-    JoinAnswer,
-    JoinRequest,
-    Leave,
-    nonce_of,
-)
+from ...wire.messages import DataRange, DataRequest, Heartbeat, JoinAnswer, JoinRequest, Leave, nonce_of
 from ..driver import Driver
 from ..training.weights import PullCodec
 from .budget import LOG, Budget
@@ -63,12 +55,7 @@ class Application:
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        sessions: Sessions,
-        pushes: Pushes,
-        world_size: int,
-        has_token: bool,
+        self, driver: Driver, sessions: Sessions, pushes: Pushes, world_size: int, has_token: bool
     ) -> None:
         self._driver = driver
         self._sessions = sessions

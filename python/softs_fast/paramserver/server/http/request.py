@@ -245,14 +245,7 @@ class Request:
         return n
 
     async def read_into(self, part: Part, limit: int) -> bool:
-        """Read the body into memory of the caller.
-
-        Args:
-            part: Part that takes the body.
-            limit: Bytes that the body may have.
-
-        Returns:
-            False if the part does not take all of it.
+        """Read the body, of at most `limit` bytes, into a part; return False if that does not take all of it.
 
         Raises:
             Refusal: it is longer than the limit.
