@@ -10,6 +10,7 @@ from softs_fast.paramserver.rounds.events import Action, Version
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.rounds.run import Run
 from softs_fast.paramserver.rounds.snapshot import Snapshot
+from softs_fast.paramserver.wire.answers import Code
 
 _Kind = TypeVar("_Kind")
 
@@ -24,7 +25,7 @@ class DrivenRun:
         self.actions: list[Action] = []
         self._content = 0
 
-    def tell(self, event: events.Event, after_s: float = 0.0) -> Action | None:
+    def tell(self, event: events.Event, after_s: float = 0.0) -> Any:
         """Tell an event; its first action."""
         self.now_s += after_s
         self.actions = list(self.run.handle(self.now_s, event))
@@ -38,7 +39,7 @@ class DrivenRun:
 
     def push(
         self, worker: str, base: Version | None = None, samples: int = 1, data: int | None = None
-    ) -> Action | None:
+    ) -> Any:
         self._content += 1
         version = base or self.run.version
         return self.tell(events.Push(worker, version, samples, 0.5, self._content, data))
@@ -87,6 +88,10 @@ class DrivenRun:
     @property
     def text(self) -> str:
         return self.run.status(self.now_s).waiting_for.rpartition(", for ")[0]
+
+
+def is_refused(answer: object, code: Code) -> bool:
+    return isinstance(answer, events.Refused) and answer.code is code
 
 
 def joined(*workers: str, **options: Any) -> DrivenRun:

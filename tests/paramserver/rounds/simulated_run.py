@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from driven_run import is_refused
+
 from softs_fast.paramserver.rounds import events
 from softs_fast.paramserver.rounds.events import Version
 from softs_fast.paramserver.rounds.leases import Range
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.rounds.run import Run
 from softs_fast.paramserver.rounds.snapshot import Snapshot
+from softs_fast.paramserver.wire.answers import Code
 
 Position = tuple[int, int]
 
@@ -84,12 +87,12 @@ class Worker:
         def answered(answer: Any) -> None:
             if attempt != self._attempt or not self.is_alive:
                 return
-            if isinstance(answer, events.Unknown) and self.id is not None:
+            if answer == events.UNKNOWN and self.id is not None:
                 self.before, self.id = self.id, None
                 self._join()
                 return
             self._attempt += 1
-            if isinstance(answer, events.Over | events.Banned):
+            if isinstance(answer, events.Over) or answer == events.BANNED:
                 if not self.is_over and isinstance(answer, events.Over) and not answer.is_failure:
                     self._take_last()
                 self.is_over = True
@@ -120,7 +123,7 @@ class Worker:
         new = self.world.new_id()
 
         def joined(answer: Any) -> None:
-            if isinstance(answer, events.Full):
+            if is_refused(answer, Code.FULL):
                 self.world.later(3.0, lambda: self.run(self._join))
                 return
             assert isinstance(answer, events.Welcome), answer
@@ -161,10 +164,10 @@ class Worker:
         self.n_leases += 1
 
         def taken(answer: Any) -> None:
-            if isinstance(answer, events.Spent):
+            if is_refused(answer, Code.SPENT):
                 self._take()
                 return
-            if isinstance(answer, events.NoData):
+            if answer == events.Granted(()):
                 self.world.later(0.5, lambda: self.run(self._take))
                 return
             assert isinstance(answer, events.Granted), answer
@@ -194,13 +197,13 @@ class Worker:
         def pushed(answer: Any) -> None:
             self.gradient = None
             match answer:
-                case events.Counted() | events.AlreadyCounted():
+                case events.Counted():
                     self.n_counted += 1
                     self.world.note_acknowledged(gradient)
                     self._pull()
-                case events.Stale(next=version):
+                case events.Stale(timeline, version):
                     self.world.n_refused += 1
-                    if version == self.have:
+                    if (timeline, version) == self.have:
                         self._take()
                     else:
                         self._pull()
@@ -223,7 +226,7 @@ class Worker:
         self, make: Callable[[], events.Event], pushed: Callable[[Any], None]
     ) -> Callable[[Any], None]:
         def offered(answer: Any) -> None:
-            if isinstance(answer, events.Wanted):
+            if isinstance(answer, events.Noted):
                 self._ask(make, pushed)
             else:
                 pushed(answer)
@@ -345,7 +348,7 @@ class World:
                 case _:
                     assert answer is None, "an event has one answer"
                     answer = action
-        if isinstance(event, events.Push) and isinstance(answer, events.Counted):
+        if isinstance(event, events.Push) and isinstance(answer, events.Counted) and not answer.again:
             self._pushed[event.content] = self._contents.get(event.content) or self._pushed[event.content]
         wake_s = run.next_wake_s()
         if wake_s is not None:
@@ -359,8 +362,8 @@ class World:
     def _apply(self, run: Run, action: events.Apply) -> None:
         gradients = []
         for share in action.shares:
-            gradient = self._contents[share.content]
-            assert gradient.base == share.base
+            gradient = self._contents[share.push.content]
+            assert gradient.base == share.push.base
             gradients.append((gradient, share.weight))
         if self.options.mode == "bsp":
             assert {one.base for one, _ in gradients} == {action.version}

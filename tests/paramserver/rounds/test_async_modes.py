@@ -20,7 +20,7 @@ def test_each_push_is_a_step() -> None:
     run = joined("a", "b", mode="ssp", max_lead=1)
     run.push("a", samples=4)
     step = run.one(events.Apply)
-    assert [(one.worker_id, one.weight) for one in step.shares] == [("a", 1.0)]
+    assert [(one.push.worker_id, one.weight) for one in step.shares] == [("a", 1.0)]
     assert step.rate_factor == 1.0
     run.push("b")
     assert not run.all(events.Apply)
@@ -73,8 +73,8 @@ def test_a_worker_that_was_away_pulls_first() -> None:
         stepped(run, "a")
     answer = run.push("b", Version(1, 0))
     assert isinstance(answer, events.Stale)
-    assert answer.next == Version(1, 3)
-    assert "was away" in answer.reason
+    assert (answer.timeline, answer.version) == (1, 3)
+    assert "was away" in answer.message
     # It does not hold up the others.
     assert isinstance(run.tell(events.Pull("a", Version(1, 2))), events.Serve)
     assert run.tell(events.Pull("b", Version(1, 0))) == events.Serve(Version(1, 3))
@@ -102,7 +102,7 @@ def test_a_buffer_is_weighted_by_age() -> None:
     run.push("c", Version(1, 0), samples=3)
     run.push("a", Version(1, 1), samples=1)
     step = run.one(events.Apply)
-    assert [(one.worker_id, one.weight) for one in step.shares] == [("c", 3 / math.sqrt(2)), ("a", 1)]
+    assert [(one.push.worker_id, one.weight) for one in step.shares] == [("c", 3 / math.sqrt(2)), ("a", 1)]
     assert step.divisor == 4
     assert step.rate_factor == 1.0
 
@@ -113,7 +113,7 @@ def test_what_is_too_old_is_refused() -> None:
     stepped(run, "a")
     answer = run.push("b", Version(1, 0))
     assert isinstance(answer, events.Stale)
-    assert answer.reason == "version 1.0 is 2 versions old; 1 are allowed"
+    assert answer.message == "version 1.0 is 2 versions old; 1 are allowed"
     assert isinstance(run.push("b", Version(1, 1)), events.Counted)
 
 
@@ -132,7 +132,7 @@ def test_pushes_during_a_step_wait_for_the_next() -> None:
     run.push("b")
     assert not run.all(events.Apply)
     run.tell(events.Applied())
-    assert [one.worker_id for one in run.one(events.Apply).shares] == ["b"]
+    assert [one.push.worker_id for one in run.one(events.Apply).shares] == ["b"]
 
 
 def test_a_stop_applies_what_counts() -> None:

@@ -32,12 +32,14 @@ def test_numbers_stay_what_they_are() -> None:
 
 
 def test_each_code_is_said_somewhere_by_the_server() -> None:
-    folder = REPOSITORY / "python" / "softs_fast" / "paramserver" / "server"
-    text = "".join(file.read_text() for file in sorted(folder.rglob("*.py")))
+    room = REPOSITORY / "python" / "softs_fast" / "paramserver"
+    text = "".join(
+        file.read_text() for name in ("rounds", "server") for file in sorted((room / name).rglob("*.py"))
+    )
     said = {code for code in Code if f"Code.{code.name}" in text}
     # These two are records of their own.
     assert messages.Stale(1, 1).code == Code.STALE
     assert messages.Summary(1, 1).code == Code.OVER
-    assert "Stale(following" in text
+    assert "events.Stale(" in text
     assert "driver.summary()" in text
     assert said | {Code.STALE, Code.OVER} == set(Code)

@@ -199,6 +199,7 @@ def test_the_residual_is_float32_whatever_the_default_dtype_and_device() -> None
         torch.set_default_dtype(torch.bfloat16)
         try:
             feedback = ErrorFeedback(4, Codec.BF16)
+            feedback.encode(torch.ones(4, dtype=torch.float32, device="cpu"))
         finally:
             torch.set_default_dtype(before)
     assert feedback.residual is not None

@@ -28,12 +28,12 @@ INVITE = Invite("https://example.org:8000/a", bytes(range(16)), bytes(range(32))
 
 
 def test_hkdf_gives_the_known_answers() -> None:
-    # RFC 5869, appendices A.1 and A.3.
-    assert signing.hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42) == bytes.fromhex(
-        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+    # RFC 5869, appendices A.1 and A.3; the first 32 bytes.
+    assert signing.hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA))) == bytes.fromhex(
+        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
     )
-    assert signing.hkdf(b"\x0b" * 22, b"", b"", 42) == bytes.fromhex(
-        "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+    assert signing.hkdf(b"\x0b" * 22, b"", b"") == bytes.fromhex(
+        "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
     )
 
 
@@ -105,8 +105,6 @@ def test_each_counter_is_valid_once_whatever_the_order() -> None:
         for _ in range(300):
             n = max(0, highest + generator.randint(-90, 5 if generator.random() < 0.95 else 200))
             expected = n > 0 and n not in taken and n > highest - 64
-            # The state travels through a file now and then.
-            window = CounterWindow(window.highest, window.used)
             assert window.take(n) == expected
             if expected:
                 taken.add(n)

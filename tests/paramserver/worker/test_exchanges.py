@@ -219,7 +219,7 @@ def test_a_download_goes_on_where_it_was_cut() -> None:
         Contents(torch.rand(1000)), kind=Kind.WEIGHTS, codec=Codec.F32, job=JOB, manifest=manifest, timeline=1, version=2
     )  # fmt: skip
     download = Download(lambda wait_s: f"/v1/model?wait={wait_s:g}", PollWait(25.0), manifest, JOB)
-    assert download.next() == Request("GET", "/v1/model?wait=25", held_s=25.0, is_frame=True)
+    assert download.next() == Request("GET", "/v1/model?wait=25", held_s=25.0)
     assert download.head(200) is None
     download.begin(frame.header.encode())
     payload = bytes(frame.payload)

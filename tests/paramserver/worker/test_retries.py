@@ -7,7 +7,7 @@ import random
 import pytest
 
 from softs_fast.errors import PeerLost
-from softs_fast.paramserver.worker.retries import Pause, Retries, Trouble
+from softs_fast.paramserver.worker.retries import Retries, Trouble
 from softs_fast.paramserver.worker.sizes import PartSizes, PollWait
 
 
@@ -15,11 +15,11 @@ def test_pauses_grow_with_full_jitter_up_to_twenty_seconds() -> None:
     retries, now = Retries(1e9), 0.0
     longest = []
     while now < 1000.0:
-        decision = retries.failed(now, Trouble.CUT, 0.999999)
+        pause_s, _ = retries.failed(now, Trouble.CUT, 0.999999)
         # No worker is late by much more than the server was away.
-        assert decision.seconds <= max(0.4, now / 8)
-        longest.append(round(decision.seconds, 3))
-        now += decision.seconds
+        assert pause_s <= max(0.4, now / 8)
+        longest.append(round(pause_s, 3))
+        now += pause_s
     assert longest[:4] == [0.2, 0.4, 0.4, 0.4]
     assert longest == sorted(longest)
     assert longest[-30:] == [20.0] * 30
@@ -28,26 +28,26 @@ def test_pauses_grow_with_full_jitter_up_to_twenty_seconds() -> None:
     slow = Retries(1e9)
     slow.failed(0.0, Trouble.CUT, 0.5)
     assert [slow.failed(1e6, Trouble.CUT, 0.999999) for _ in range(3)] == [
-        Pause(0.999999 * most) for most in (0.4, 0.8, 1.6)
+        (0.999999 * most, False) for most in (0.4, 0.8, 1.6)
     ]
     # A server that was away for all waits at once is not met by all workers at once.
-    assert retries.failed(now, Trouble.CUT, 0.0) == Pause(0.0)
+    assert retries.failed(now, Trouble.CUT, 0.0) == (0.0, False)
     retries.answered()
-    assert retries.failed(now, Trouble.CUT, 0.5) == Pause(0.1)
+    assert retries.failed(now, Trouble.CUT, 0.5) == (0.1, False)
 
 
 def test_a_longer_pause_is_granted_up_to_a_minute() -> None:
     retries = Retries(1e9)
-    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=30.0) == Pause(30.0)
-    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=3600.0) == Pause(60.0)
+    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=30.0) == (30.0, False)
+    assert retries.failed(0.0, Trouble.BUSY, 0.5, asked_s=3600.0) == (60.0, False)
 
 
 def test_the_rejoin_timeout_counts_from_the_last_answer() -> None:
     retries = Retries(100.0)
-    assert not retries.failed(0.0, Trouble.CUT, 0.5).asks_url
-    assert not retries.failed(99.0, Trouble.CUT, 0.5).asks_url
+    assert not retries.failed(0.0, Trouble.CUT, 0.5)[1]
+    assert not retries.failed(99.0, Trouble.CUT, 0.5)[1]
     retries.answered()
-    assert not retries.failed(150.0, Trouble.CUT, 0.5).asks_url
+    assert not retries.failed(150.0, Trouble.CUT, 0.5)[1]
     with pytest.raises(PeerLost) as lost:
         retries.failed(250.0, Trouble.CUT, 0.5, cause="https://a:1: refused")
     assert str(lost.value) == (
@@ -60,15 +60,15 @@ def test_a_minute_of_foreign_pages_asks_for_the_url() -> None:
     retries = Retries(1e9)
     for trouble in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):
         retries.answered()
-        assert not retries.failed(0.0, trouble, 0.5).asks_url
-        assert not retries.failed(59.0, trouble, 0.5).asks_url
-        assert retries.failed(61.0, trouble, 0.5).asks_url
+        assert not retries.failed(0.0, trouble, 0.5)[1]
+        assert not retries.failed(59.0, trouble, 0.5)[1]
+        assert retries.failed(61.0, trouble, 0.5)[1]
         # Not with each attempt from here on.
-        assert not retries.failed(62.0, trouble, 0.5).asks_url
-        assert retries.failed(122.0, trouble, 0.5).asks_url
+        assert not retries.failed(62.0, trouble, 0.5)[1]
+        assert retries.failed(122.0, trouble, 0.5)[1]
     # A connection that is cut is the right server, perhaps.
-    assert not retries.failed(190.0, Trouble.CUT, 0.5).asks_url
-    assert not retries.failed(191.0, Trouble.FOREIGN, 0.5).asks_url
+    assert not retries.failed(190.0, Trouble.CUT, 0.5)[1]
+    assert not retries.failed(191.0, Trouble.FOREIGN, 0.5)[1]
 
 
 def test_parts_take_two_seconds() -> None:

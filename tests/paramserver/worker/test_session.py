@@ -117,8 +117,9 @@ def test_a_heartbeat_tries_once_and_joins_again() -> None:
         server.restart()
         one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
         assert one.traffic.joins == 2
-        server.before = lambda method, path: Answer(503, encode(Failure("full", "")))
-        one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
+        server.before = lambda method, path: Answer(503, encode(Failure("full", "no room")))
+        with pytest.raises(PeerLost, match="no room"):
+            one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
     with session(server.invite) as one, pytest.raises(ConfigError):
         one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
 

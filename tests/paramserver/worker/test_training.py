@@ -26,7 +26,7 @@ from softs_fast.paramserver.wire.messages import (
     decode,
     encode,
 )
-from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, order
+from softs_fast.paramserver.worker.batches import LeasedIndices, RankIndices, next_batches, order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress, bar, size
 from softs_fast.paramserver.worker.training import chosen_device, pause_on_signal, train
@@ -154,8 +154,9 @@ def test_a_signal_pauses_and_the_next_one_resumes() -> None:
 
 
 def test_batches_keep_their_form() -> None:
-    class Indices:
-        lease = 0
+    class Indices(RankIndices):
+        def __init__(self) -> None:
+            pass
 
         def next(self) -> list[list[int]]:
             return [[0, 2], [1]]
@@ -167,7 +168,7 @@ def test_batches_keep_their_form() -> None:
         lambda: [1, 2, 3],
         collate=lambda samples: Pair({"a": X}, samples),
     )
-    (n, first), (_, last) = Batches(form, form.data(), Indices(), "meta").next()
+    (n, first), (_, last) = next_batches(form, form.data(), Indices(), "meta")
     assert (n, first.y, last.y) == (2, [1, 3], [2])
     assert isinstance(first, Pair)
     assert first.x["a"].is_meta

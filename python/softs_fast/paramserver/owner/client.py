@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
@@ -91,11 +92,10 @@ class OwnerClient:
         headers = {"Authorization": str(signing.Authorization(signing.OWNER, n, mac))}
         url = self._access.invite.url
         try:
-            response = self._transport.send(method, target, headers, (body,) if body else (), held_s)
-            try:
+            with closing(
+                self._transport.send(method, target, headers, (body,) if body else (), held_s)
+            ) as response:
                 data = response.read(MAX_STATUS_BYTES + 1)
-            finally:
-                response.close()
         except TransportError as error:
             is_explained = error.trouble is Trouble.CERTIFICATE
             remedy = "" if is_explained else "; look whether it runs, and start it with the same --state"

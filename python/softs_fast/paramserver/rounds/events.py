@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..wire.answers import Code
+from ..wire.messages import Counted, Stale
 from .leases import Range
 from .snapshot import Snapshot
 
-__all__ = ["Action", "Answer", "Event", "Version"]
+__all__ = ["BANNED", "UNKNOWN", "Action", "Answer", "Counted", "Event", "Stale", "Version"]
 
 
 class Version(NamedTuple):
@@ -209,28 +211,30 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class Full:
-    """There is no rank for the process now; ask again after some time."""
+class Refused:
+    """An error for the worker.
 
-    retry_s: float
-    reason: str
+    Attributes:
+        code: Code of the error.
+        message: Reason, as text for people.
+        remedy: Next action of the worker, or of a person.
+        retry_s: Seconds after which the worker asks again; 0 if it does not.
+    """
+
+    code: Code
+    message: str
+    remedy: str
+    retry_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Banned:
-    """The owner has removed this worker."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """No member has this id, or no longer: join again."""
+#: No member has the id, or no longer.
+UNKNOWN = Refused(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
+BANNED = Refused(Code.KICKED, "the owner of the run has removed this worker", "ask the owner of the run")
 
 
 @dataclass(frozen=True)
 class Noted:
-    """Nothing more to say."""
+    """Nothing more to say; to an `Offer`: the push would count."""
 
 
 @dataclass(frozen=True)
@@ -254,75 +258,14 @@ class Over:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A push with this base would count."""
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The push counts.
-
-    Attributes:
-        have: pushes of the round, with this one.
-        need: pushes that it needs to close.
-    """
-
-    have: int
-    need: int
-
-
-@dataclass(frozen=True)
-class AlreadyCounted:
-    """The first push for these weights counts, so nothing is to be done."""
-
-
-@dataclass(frozen=True)
-class Stale:
-    """The push does not count.
-
-    Attributes:
-        next: Weights for which a push can count.
-        reason: Reason, as text for people.
-    """
-
-    next: Version
-    reason: str
-
-
-@dataclass(frozen=True)
 class Granted:
-    """Samples for the worker; the same ones again until a push with them counts, or is stale."""
+    """Samples for the worker; the same ones again until a push with them counts, or is stale. None: no sample is left."""
 
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True)
-class Spent:
-    """The lease of this number was taken back, or was used; ask with the next number."""
-
-
-@dataclass(frozen=True)
-class NoData:
-    """No sample is left, or none for this rank."""
-
-
-Answer = (
-    Welcome
-    | Full
-    | Banned
-    | Unknown
-    | Noted
-    | Serve
-    | Hold
-    | Over
-    | Wanted
-    | Counted
-    | AlreadyCounted
-    | Stale
-    | Granted
-    | Spent
-    | NoData
-)
+#: The records of `wire.messages` say what becomes of a push.
+Answer = Welcome | Refused | Noted | Serve | Hold | Over | Counted | Stale | Granted
 
 # --- Actions, in the order in which they are to be done ---
 
@@ -333,21 +276,13 @@ class Share:
 
     Attributes:
         rank: Rank of the worker.
-        worker_id: Id of the worker.
-        base: Weights that the push was computed with.
-        samples: Samples in the push.
+        push: The push.
         weight: Factor of its values; the step divides the sum of all by its `divisor`, so that nothing is rounded twice.
-        loss: Mean loss of the samples; None if it is not known.
-        content: Number under which the frame is kept.
     """
 
     rank: int
-    worker_id: str
-    base: Version
-    samples: int
+    push: Push
     weight: float
-    loss: float | None
-    content: int
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,14 @@ from .events import Version
 from .options import MAX_TEXT
 from .pace import RECENT, hung_after_s
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "titles"]
 
 #: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
 #: Versions for which a member's pushes were counted, at most.
 _MAX_COUNTED = 64
+#: Names in a text, at most.
+_MOST_NAMES = 5
 
 
 @dataclass(eq=False)
@@ -245,3 +247,9 @@ class Members:
         if wanted is not None and wanted < self._max_workers and wanted not in taken:
             return wanted
         return next((rank for rank in range(self._max_workers) if rank not in taken), None)
+
+
+def titles(members: list[Member]) -> str:
+    """Return names and ranks, for people."""
+    more = f" and {len(members) - _MOST_NAMES} more" if len(members) > _MOST_NAMES else ""
+    return ", ".join(one.title for one in members[:_MOST_NAMES]) + more

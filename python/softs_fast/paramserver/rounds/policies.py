@@ -38,9 +38,9 @@ class Policy(ABC):
     def due(self) -> list[Contribution]:
         """Return the pushes that become a step now; none if it is not the time."""
 
-    @abstractmethod
     def rest(self) -> list[Contribution]:
         """Return the pushes of the last step of a run that is told to end."""
+        return self._state.pending[: self.need()]
 
     @abstractmethod
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
@@ -48,7 +48,7 @@ class Policy(ABC):
 
     def divisor(self, batch: list[Contribution]) -> float:
         """Return the divisor of that sum."""
-        return sum(one.samples for one in batch)
+        return sum(one.push.samples for one in batch)
 
     def holds(self, member: Member) -> bool:
         """Return whether a member must wait for others before it gets newer weights."""
@@ -96,7 +96,7 @@ class Barrier(Policy):
         state, options = self._state, self._state.options
         pending = state.pending
         bound = options.round_samples
-        if bound is not None and sum(one.samples for one in pending) >= bound:
+        if bound is not None and sum(one.push.samples for one in pending) >= bound:
             return pending
         # At the end of the data some workers have none: a round does without them.
         n_out = options.needed if state.leases.is_drained else len(state.members.out())
@@ -119,7 +119,7 @@ class Barrier(Policy):
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
         ordered = sorted(batch, key=lambda one: (one.rank, one.member.worker_id))
-        return tuple(one.share(one.samples) for one in ordered)
+        return tuple(one.share(one.push.samples) for one in ordered)
 
     def close_s(self) -> float | None:
         if self._state.phase == "grace":
@@ -178,10 +178,7 @@ class BoundedLead(Policy):
         return 1
 
     def due(self) -> list[Contribution]:
-        return self._state.pending[:1]
-
-    def rest(self) -> list[Contribution]:
-        return self.due()
+        return self.rest()
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
         return tuple(one.share(1.0) for one in batch)
@@ -211,13 +208,12 @@ class BufferedAge(Policy):
         is_all = all(state.version in one.counted for one in state.members.active())
         return list(state.pending) if is_all else []
 
-    def rest(self) -> list[Contribution]:
-        return self._state.pending[: self.need()]
-
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
         # The divisor is of the samples, not of the weights, so that age makes the step smaller.
         number = self._state.number
-        return tuple(one.share(one.samples / math.sqrt(1 + number - one.base.number)) for one in batch)
+        return tuple(
+            one.share(one.push.samples / math.sqrt(1 + number - one.push.base.number)) for one in batch
+        )
 
 
 def policy_of(state: State) -> Policy:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ..wire.answers import Code
 from ..wire.messages import Status
 from . import events
 from .events import Action, Event, Version
 from .leases import Leases
-from .members import Member, Members
+from .members import Member, Members, titles
 from .options import MAX_TEXT, RunOptions
 from .policies import policy_of
 from .snapshot import Snapshot
@@ -20,8 +21,6 @@ __all__ = ["Run"]
 #: A machine that is run so much later than it asked for could not see any request in that time. It is also run so long
 #: before a lease ends: after a shorter pause, requests that have come meanwhile are read before that end.
 _LATE_S = 1.0
-#: Names in a text, at most.
-_MOST_NAMES = 5
 
 
 class Run:
@@ -76,7 +75,10 @@ class Run:
         for member in state.members.hung(state.now_s):
             self._stall(member)
         before = (state.phase, state.number, state.pause_reason is None)
-        self._take(event)
+        answer = self._take(event)
+        if answer is not None:
+            # In front of what has been noted so far.
+            state.actions.insert(0, answer)
         self._advance()
         if before != (state.phase, state.number, state.pause_reason is None):
             state.actions.append(events.Changed())
@@ -131,13 +133,14 @@ class Run:
 
     # --- Events ---
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event) -> events.Answer | None:
+        """Take an event; return the answer, for a worker or after a kick."""
         state = self._state
         match event:
             case events.Join():
-                self._answer(self._join(event))
+                return self._join(event)
             case events.Kick():
-                self._kick(event)
+                return self._kick(event)
             case events.Pause():
                 self._pause(event.reason)
             case events.Resume():
@@ -151,23 +154,20 @@ class Run:
             case events.Tick():
                 pass
             case _:
-                self._answer(self._of_worker(event))
-
-    def _answer(self, answer: events.Answer) -> None:
-        """Put an answer in front of what has been noted so far."""
-        self._state.actions.insert(0, answer)
+                return self._of_worker(event)
+        return None
 
     def _of_worker(self, event: events.OfWorker) -> events.Answer:
         state = self._state
         member = state.members.find(event.worker_id)
         if event.worker_id in state.members.banned:
-            return events.Banned("the owner of the run has removed this worker")
+            return events.BANNED
         if member is None:
-            return events.Unknown()
+            return events.UNKNOWN
         if isinstance(event, events.Pull) and event.is_again:
-            return events.Unknown() if member.state == "gone" else self._pull(member, event.have)
+            return events.UNKNOWN if member.state == "gone" else self._pull(member, event.have)
         if not self._renew(member):
-            return events.Unknown()
+            return events.UNKNOWN
         if not isinstance(event, events.Seen) or event.progress is None or event.progress != member.progress:
             member.moved_s = state.now_s
             if member.state == "stalled":
@@ -179,7 +179,7 @@ class Run:
             case events.Pull():
                 return self._pull(member, event.have)
             case events.Offer():
-                return self._judge(member, event) or events.Wanted()
+                return self._judge(member, event) or events.Noted()
             case events.Push():
                 return self._push(member, event)
             case events.Take():
@@ -220,7 +220,7 @@ class Run:
         state = self._state
         banned = state.members.banned
         if event.process in banned or event.before in banned:
-            return events.Banned("the owner of the run has removed this worker")
+            return events.BANNED
         before = None if event.before is None else state.members.find(event.before)
         if state.over is not None and (before is None or state.over[1]):
             return events.Over(*state.over)
@@ -231,14 +231,13 @@ class Run:
         if is_by_rank and (
             unproven := state.members.unproven(event.process, state.options.world_size, state.now_s)
         ):
-            names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
-            return events.Full(
+            return _full(
+                f"the run has its {state.options.world_size} workers, unless one of these is gone: {titles(unproven)}",
                 1.0,
-                f"the run has its {state.options.world_size} workers, unless one of these is gone: {names}",
             )
         member = state.members.add(event.worker_id, event.name, state.now_s, before, state.options.world_size)
         if member is None:
-            return events.Full(state.options.lost_after_s, "the run has as many workers as it can have")
+            return _full("the run has as many workers as it can have", state.options.lost_after_s)
         member.process = event.process
         return events.Welcome(member.rank, state.version)
 
@@ -267,7 +266,7 @@ class Run:
         """Return why a push would not count; None if it would."""
         state, base = self._state, event.base
         if base in member.counted:
-            return events.AlreadyCounted()
+            return events.Counted(len(state.pending), self._policy.need(), again=True)
         if state.over is not None:
             return events.Over(*state.over)
         is_same = base.timeline == state.timeline
@@ -291,7 +290,7 @@ class Run:
         member.refused += 1
         if event.data is not None:
             state.leases.release(member.worker_id, event.data)
-        return events.Stale(state.version._replace(number=state.number + (state.phase == "apply")), reason)
+        return events.Stale(state.timeline, state.number + (state.phase == "apply"), message=reason)
 
     def _push(self, member: Member, event: events.Push) -> events.Answer:
         state = self._state
@@ -306,9 +305,7 @@ class Run:
         member.pushes += 1
         member.loss = event.loss
         state.leases.count(member.worker_id, event.content, event.data)
-        state.pending.append(
-            Contribution(member, member.rank, event.base, event.samples, event.loss, event.content)
-        )
+        state.pending.append(Contribution(member, member.rank, event))
         return events.Counted(len(state.pending), self._policy.need())
 
     def _lease(self, member: Member, event: events.Take) -> events.Answer:
@@ -317,12 +314,14 @@ class Run:
             return events.Over(*state.over)
         number, last = event.number, member.lease_number
         if number < last or (number == last and not state.leases.has(member.worker_id, number)):
-            return events.Spent()
+            return events.Refused(
+                Code.SPENT, f"the lease {number} was used or taken back", "ask with the next number"
+            )
         ranges = state.leases.take(member.worker_id, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
             member.state, member.is_out = "paused", True
-            return events.NoData()
+            return events.Granted(())
         member.lease_number = number
         if member.busy_s is None:
             member.busy_s = state.now_s
@@ -353,16 +352,15 @@ class Run:
 
     # --- The owner ---
 
-    def _kick(self, event: events.Kick) -> None:
+    def _kick(self, event: events.Kick) -> events.Answer:
         state = self._state
         member = state.members.find(event.worker_id)
         if member is None:
-            self._answer(events.Unknown())
-            return
-        self._answer(events.Noted())
+            return events.UNKNOWN
         # Not its name: that is of a machine, which may have other workers.
         state.members.banned |= {member.worker_id, member.process} - {""}
         self._remove(member, f"the owner has removed it: {event.reason[:MAX_TEXT]}", can_return=False)
+        return events.Noted()
 
     def _pause(self, reason: str) -> None:
         state = self._state
@@ -448,19 +446,17 @@ class Run:
             state.log(
                 f"version {state.version} is as the one before: the step was not finite", is_warning=True
             )
-        total = sum(one.samples for one in batch)
-        state.samples += total
-        known = [one for one in batch if one.loss is not None]
+        state.samples += sum(one.push.samples for one in batch)
+        known = [(one.push.loss, one.push.samples) for one in batch if one.push.loss is not None]
         if known:
-            weight = sum(one.samples for one in known)
-            state.loss = sum((one.loss or 0.0) * one.samples for one in known) / weight
+            state.loss = sum(loss * n for loss, n in known) / sum(n for _, n in known)
         for member in state.members.active():
             if member.busy_s is None:
                 member.busy_s = state.now_s
         for one in batch:
             one.member.applied_clock = min(one.member.clock, one.member.applied_clock + 1)
-            state.leases.commit(one.content)
-            state.actions.append(events.Drop(one.content))
+            state.leases.commit(one.push.content)
+            state.actions.append(events.Drop(one.push.content))
         state.enter("waiting")
         if state.number >= state.options.rounds:
             self._end(f"all {state.options.rounds} rounds are done", is_failure=False)
@@ -482,9 +478,13 @@ class Run:
     def _drop(self, batch: list[Contribution]) -> None:
         """Have pushes that count be in no step, because the run ends."""
         for one in batch:
-            self._state.leases.drop(one.content)
-            self._state.actions.append(events.Drop(one.content))
+            self._state.leases.drop(one.push.content)
+            self._state.actions.append(events.Drop(one.push.content))
         if batch:
             self._state.log(
                 f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True
             )
+
+
+def _full(message: str, retry_s: float) -> events.Refused:
+    return events.Refused(Code.FULL, message, "wait until one leaves", retry_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .events import Action, Log, Share, Version
+from .events import Action, Log, Push, Share, Version
 from .leases import Leases
 from .members import Member, Members
 from .options import RunOptions
@@ -22,16 +22,11 @@ class Contribution:
 
     member: Member
     rank: int
-    base: Version
-    samples: int
-    loss: float | None
-    content: int
+    push: Push
 
     def share(self, weight: float) -> Share:
         """Return it as a part of an average."""
-        return Share(
-            self.rank, self.member.worker_id, self.base, self.samples, weight, self.loss, self.content
-        )
+        return Share(self.rank, self.push, weight)
 
 
 @dataclass
@@ -144,6 +139,6 @@ class State:
 
     def _in_weights(self, member: Member) -> tuple[int, int] | None:
         """Return the base of the last push of a member that a step has used: the only one that may be sent once more."""
-        waiting = {(one.member.worker_id, one.base) for one in (*self.pending, *self.applying)}
+        waiting = {(one.member.worker_id, one.push.base) for one in (*self.pending, *self.applying)}
         bases = [one for one in member.counted if (member.worker_id, one) not in waiting]
         return (bases[-1].timeline, bases[-1].number) if bases else None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from ..wire.messages import MemberStatus, Status
-from .members import Member
+from .members import titles
 from .policies import Barrier, Policy
 from .state import State
 
 __all__ = ["status_of"]
-
-#: Names in a text, at most.
-_MOST_NAMES = 5
 
 
 def status_of(state: State, policy: Policy, now_s: float) -> Status:
@@ -50,7 +47,7 @@ def _text(state: State, policy: Policy) -> str:
     if state.phase == "apply":
         return f"the optimizer makes version {state.number + 1} of {len(state.applying)} pushes"
     stalled = [one for one in state.members if one.state == "stalled"]
-    return _waits_for(state, policy) + (f"; no progress of {_names(stalled)}" if stalled else "")
+    return _waits_for(state, policy) + (f"; no progress of {titles(stalled)}" if stalled else "")
 
 
 def _waits_for(state: State, policy: Policy) -> str:
@@ -65,10 +62,5 @@ def _waits_for(state: State, policy: Policy) -> str:
     missing = policy.missing()
     have = f"{len(state.pending)} of {policy.need()} pushes are here"
     if state.phase == "grace":
-        return f"{have}, a quorum; waits a little longer for {_names(missing)}"
-    return f"{have}; waits for {_names(missing)}" if missing else f"{have}; waits for more workers"
-
-
-def _names(members: list[Member]) -> str:
-    more = f" and {len(members) - _MOST_NAMES} more" if len(members) > _MOST_NAMES else ""
-    return ", ".join(one.title for one in members[:_MOST_NAMES]) + more
+        return f"{have}, a quorum; waits a little longer for {titles(missing)}"
+    return f"{have}; waits for {titles(missing)}" if missing else f"{have}; waits for more workers"

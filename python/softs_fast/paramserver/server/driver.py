@@ -7,6 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...errors import ConfigError, SoftsError
@@ -14,7 +15,7 @@ from ...user_code import text_of_error
 from ..rounds import events
 from ..rounds.run import Run
 from ..rounds.snapshot import Snapshot
-from ..wire.messages import Status, Summary
+from ..wire.messages import RunConfig, Status, Summary
 from ..wire.tensors import Contents
 from .options import ServerOptions
 from .training.evaluation import Evaluation
@@ -47,8 +48,7 @@ class Driver:
         evaluation: Evaluation of versions.
         saved: Keys of the run.
         options: Options of the server.
-        clip_norm: Greatest norm of a push; 0 for any.
-        freed: Function that takes the number of bytes of a push that is not needed any more.
+        config: Configuration of the run, for workers.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Driver:
         evaluation: Evaluation,
         saved: Saved,
         options: ServerOptions,
-        clip_norm: float,
-        freed: Callable[[int], None],
+        config: RunConfig,
     ) -> None:
         self.run = run
         self.weights = weights
         self.evaluation = evaluation
+        self.config = config
         self.lines: deque[events.Log] = deque(maxlen=_LOG_LINES)
         #: Rises with everything that a status shows, but times.
         self.serial = 0
@@ -77,8 +77,6 @@ class Driver:
         self._trainer = trainer
         self._saved = saved
         self._options = options
-        self._clip_norm = clip_norm
-        self._freed = freed
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
         self._n_scaled: Counter[str] = Counter()
@@ -93,9 +91,9 @@ class Driver:
     def start(self) -> None:
         """Begin to watch the time; a run that was over before writes its model again, which may be missing."""
         # Workers join meanwhile, and push.
-        self._spawn(self._prepare())
+        self.spawn(self._prepare())
         if self.run.is_over:
-            self._spawn(self._end(is_failure=False))
+            self.spawn(self._end(is_failure=False))
         elif self.evaluation.is_enough:
             # So the server before this one has ended.
             self.tell(events.Stop(_ENOUGH))
@@ -108,22 +106,20 @@ class Driver:
         for action in actions:
             match action:
                 case events.Apply():
-                    shares = [(share, self._contents[share.content]) for share in action.shares]
+                    shares = [(share, self._contents[share.push.content]) for share in action.shares]
                     _log.debug("step after version %s of %s", action.version, action.shares)
-                    self._spawn(self._step(action, shares))
+                    self.spawn(self._step(action, shares))
                 case events.Save(snapshot):
-                    self._spawn(self._save(snapshot))
+                    self.spawn(self._save(snapshot))
                 case events.Drop(content):
-                    dropped = self._contents.pop(content, None)
-                    if dropped is not None:
-                        self._freed(dropped.n_bytes)
+                    self._contents.pop(content, None)
                 case events.Changed():
                     pass
                 case events.Log(text, is_warning):
                     self.note(text, is_warning)
                 case events.Ended(reason, is_failure):
                     self.note(f"the run is over: {reason}", is_failure)
-                    self._spawn(self._end(is_failure))
+                    self.spawn(self._end(is_failure))
                 case _:
                     answer = action
         if any(isinstance(action, _NEWS) for action in actions):
@@ -137,6 +133,17 @@ class Driver:
         self._n_contents += 1
         self._contents[self._n_contents] = contents
         return self._n_contents
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of pushes that no step has used."""
+        return sum(one.n_bytes for one in self._contents.values())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin work that `close` waits for."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def note(self, text: str, is_warning: bool = False) -> None:
         """Tell people, by the log and by the status."""
@@ -181,10 +188,8 @@ class Driver:
         return Summary(status.timeline, status.version, status.waiting_for, status.loss, self.evaluation.last)
 
     async def close(self) -> None:
-        """Wait for the step and the file that are under way."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Wait for pushes, the step and the file that are under way, after `release`."""
+        self._set_timer()
         await self._wait_for_tasks()
         # Members may have left since the last file: their ranks are free for others then.
         if self._last_snapshot != self.run.snapshot() and not self.run.is_over:
@@ -212,7 +217,7 @@ class Driver:
         try:
             bad, after = await self._call(
                 lambda: self._trainer.step(
-                    shares, action.rate_factor, action.divisor, self._clip_norm, before
+                    shares, action.rate_factor, action.divisor, self.config.clip_norm, before
                 )
             )
         except Exception as error:
@@ -237,22 +242,8 @@ class Driver:
             # the best.
             evaluated = self._call(lambda: self.evaluation.evaluate(version, self._trainer))
         self.tell(events.Applied(bad is None))
-        if evaluated is not None:
-            await self._tell_result(version, evaluated)
-
-    def _note_scaled(self, share: events.Share, factor: float) -> None:
-        """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
-        self._n_scaled[share.worker_id] += 1
-        n = self._n_scaled[share.worker_id]
-        if str(n).rstrip("0") == "1":
-            self.note(
-                f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "
-                f"scaled down to that: {n} so far, that for version {share.base} by {1 / factor:.3g} times; if they are as "
-                "they should be, give a higher --norm-guard, or 0 for any norm",
-                True,
-            )
-
-    async def _tell_result(self, version: events.Version, evaluated: asyncio.Future[str | None]) -> None:
+        if evaluated is None:
+            return
         try:
             text = await evaluated
         except Exception as error:
@@ -265,24 +256,30 @@ class Driver:
         if self.evaluation.is_enough and not self.run.is_over:
             self.tell(events.Stop(_ENOUGH))
 
+    def _note_scaled(self, share: events.Share, factor: float) -> None:
+        """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
+        self._n_scaled[share.push.worker_id] += 1
+        n = self._n_scaled[share.push.worker_id]
+        if str(n).rstrip("0") == "1":
+            self.note(
+                f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "
+                f"scaled down to that: {n} so far, that for version {share.push.base} by {1 / factor:.3g} times; if they are as "
+                "they should be, give a higher --norm-guard, or 0 for any norm",
+                True,
+            )
+
     async def _save(self, snapshot: Snapshot) -> None:
         if self.failure is not None:
             return
-        saved = self._saved
-        try:
-            await self._call(
-                lambda: save_state(
-                    self._options.state,
-                    Saved(
-                        saved.job,
-                        saved.secret,
-                        saved.owner,
-                        snapshot,
-                        self._trainer.state(),
-                        self.evaluation.best,
-                    ),
-                )
+
+        def save() -> None:
+            trainer, best = self._trainer.state(), self.evaluation.best
+            save_state(
+                self._options.state, replace(self._saved, snapshot=snapshot, trainer=trainer, best=best)
             )
+
+        try:
+            await self._call(save)
         except ConfigError as error:
             self.tell(
                 events.Stop(
@@ -318,22 +315,12 @@ class Driver:
         """Run something in the thread, after all that was given to it before."""
         return self._loop.run_in_executor(self._thread, _bounded, what)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        wake_s = self.run.next_wake_s()
-        if wake_s is not None:
-            self._timer = self._loop.call_at(wake_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.tell(events.Tick())
+        # Nothing may begin once the thread is closed.
+        wake_s = None if self._is_closing else self.run.next_wake_s()
+        self._timer = None if wake_s is None else self._loop.call_at(wake_s, self.tell, events.Tick())
 
 
 def _bounded(what: Callable[[], _Result]) -> _Result:

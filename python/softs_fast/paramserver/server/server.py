@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -45,19 +46,15 @@ class Server:
         self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions | None = None
     ) -> None:
         self._given = (job, run, config, options or ServerOptions())
-        self._service: Service | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
-        self._is_up = threading.Event()
         self._close = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="softs-paramserver", daemon=True)
+        up: Future[tuple[Service, asyncio.AbstractEventLoop]] = Future()
+        self._thread = threading.Thread(target=self._run, args=(up,), name="softs-paramserver", daemon=True)
         self._thread.start()
-        self._is_up.wait()
-        if self._service is None:
+        if up.exception() is not None:
             self._thread.join()
-            assert self._failure is not None
-            raise self._failure
+        self._service, self._loop = up.result()
 
     @property
     def invite(self) -> Invite:
@@ -70,13 +67,12 @@ class Server:
         Raises:
             ConfigError: the server is closed.
         """
-        service, loop = self._running(), self._loop
-        assert loop is not None
+        service = self._running()
 
         async def read() -> Status:
             return service.driver.status()
 
-        return asyncio.run_coroutine_threadsafe(read(), loop).result()
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
 
     def stop_run(self, reason: str = "stopped by the program") -> None:
         """End the run: after the open round, if it has a quorum.
@@ -84,9 +80,7 @@ class Server:
         Raises:
             ConfigError: the server is closed.
         """
-        service, loop = self._running(), self._loop
-        assert loop is not None
-        loop.call_soon_threadsafe(service.stop_run, reason)
+        self._loop.call_soon_threadsafe(self._running().stop_run, reason)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the run is over and its workers know it; return False if it takes longer.
@@ -104,7 +98,7 @@ class Server:
 
     def close(self) -> None:
         """Stop serving; the run can be resumed from its file."""
-        if self._loop is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._close.set)
         self._thread.join()
 
@@ -120,22 +114,20 @@ class Server:
 
     def _running(self) -> Service:
         check_process(self._pid, "the parameter server")
-        if self._service is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             raise ConfigError("the parameter server is closed")
         return self._service
 
-    def _run(self) -> None:
+    def _run(self, up: Future[tuple[Service, asyncio.AbstractEventLoop]]) -> None:
         try:
-            asyncio.run(self._serve())
+            asyncio.run(self._serve(up))
         except BaseException as error:
             self._failure = error
-        finally:
-            self._is_up.set()
+            if not up.done():
+                up.set_exception(error)
 
-    async def _serve(self) -> None:
+    async def _serve(self, up: Future[tuple[Service, asyncio.AbstractEventLoop]]) -> None:
         service = Service(*self._given)
         await service.start()
-        self._loop = asyncio.get_running_loop()
-        self._service = service
-        self._is_up.set()
+        up.set_result((service, asyncio.get_running_loop()))
         await service.serve_until(self._close)

@@ -24,10 +24,8 @@ from ..wire.messages import RunConfig
 from .driver import Driver
 from .http.application import Application
 from .http.listening import BACKLOG, listen
-from .http.owner import Owner
 from .http.pushes import Pushes
 from .http.sessions import Sessions
-from .http.uploads import Uploads
 from .options import ServerOptions
 from .training.evaluation import Evaluation
 from .training.state_file import load_state, lock_state, new_state, save_state
@@ -101,30 +99,11 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world_size,
             config.compression,
         )
-        self._uploads = Uploads(options.max_upload_bytes)
-        self.driver = Driver(
-            self.run,
-            self._trainer,
-            weights,
-            evaluation,
-            self._saved,
-            options,
-            config.clip_norm,
-            self._release,
-        )
-        manifest = self._trainer.manifest
-        self._pushes = Pushes(self.driver, manifest, self._saved.job, config, self._uploads)
-        self._sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
-        self._application = Application(
-            self.driver,
-            self._sessions,
-            self._pushes,
-            Owner(self.driver, self._pushes, self._sessions),
-            manifest,
-            config,
-            run.world_size,
-            self._token_file is not None,
-        )
+        self.driver = Driver(self.run, self._trainer, weights, evaluation, self._saved, options, config)
+        pushes = Pushes(self.driver, options.max_upload_bytes)
+        sessions = Sessions(self._saved.secret, self._saved.job, self._saved.owner)
+        has_token = self._token_file is not None
+        self._application = Application(self.driver, sessions, pushes, run.world_size, has_token)
         self._server: asyncio.Server | None = None
         self._state: Any = None
 
@@ -268,7 +247,6 @@ class Service:
             for connection in list(self._state.connections):
                 connection.transport.abort()
         try:
-            await self._pushes.close()
             await self.driver.close()
             if self._server is not None:
                 await self._server.wait_closed()
@@ -290,9 +268,6 @@ class Service:
             ) from None
         # It may be three times the model.
         self._saved = replace(self._saved, trainer=None)
-
-    def _release(self, n: int) -> None:
-        self._uploads.reserved -= n
 
 
 def _fitting(config: RunConfig, run: RunOptions) -> RunConfig:

@@ -209,7 +209,7 @@ def compress(data: bytearray | memoryview, sections: Sequence[tuple[int, int]]) 
     packed, begin = bytearray(), 0
     for n, width in sections:
         piece = memoryview(data)[begin : begin + n]
-        packed += compressor.compress(_to_planes(piece, width))
+        packed += compressor.compress(_turned(piece, -1, width))
         begin += n
     packed += compressor.flush()
     return packed
@@ -256,20 +256,13 @@ def decompress(
         )
     whole, begin = bytearray(n), 0
     for length, width in sections:
-        whole[begin : begin + length] = _from_planes(memoryview(planes)[begin : begin + length], width)
+        whole[begin : begin + length] = _turned(memoryview(planes)[begin : begin + length], width, -1)
         begin += length
     return whole
 
 
-def _to_planes(data: memoryview, width: int) -> bytes | bytearray | memoryview:
-    """Return first the first byte of each element, then the second, ..."""
-    if width == 1 or not len(data):
+def _turned(data: memoryview, rows: int, columns: int) -> bytearray | memoryview:
+    """Return a matrix of bytes by columns: of elements, first the first byte of each, then the second, ..."""
+    if 1 in (rows, columns) or not len(data):
         return data
-    return to_bytes(from_bytes(data, torch.uint8).view(-1, width).t())
-
-
-def _from_planes(data: memoryview, width: int) -> bytes | bytearray | memoryview:
-    """Undo `_to_planes`."""
-    if width == 1 or not len(data):
-        return data
-    return to_bytes(from_bytes(data, torch.uint8).view(width, -1).t())
+    return to_bytes(from_bytes(data, torch.uint8).view(rows, columns).t())

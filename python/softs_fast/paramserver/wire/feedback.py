@@ -24,37 +24,20 @@ class ErrorFeedback:
 
     Args:
         n: Elements of the parameters.
-        codec: Codec of the next push; F32 leaves nothing out, and has no residual.
+        codec: Codec of the next push; F32 leaves nothing out.
 
     Source: 1-bit SGD (Seide et al. 2014), section 3.1; Error Feedback Fixes SignSGD (Karimireddy et al. 2019).
     """
 
     def __init__(self, n: int, codec: Codec) -> None:
         self._n = n
-        self._codec = codec
-        self._residual: Tensor | None = (
-            None if codec is Codec.F32 else torch.zeros(n, dtype=torch.float32, device="cpu")
-        )
+        #: Of the next push; what earlier ones of another codec have left out goes with the first of it.
+        self.codec = codec
+        #: Float32 [n]: what counted pushes have left out; None if they have left out nothing.
+        self.residual: Tensor | None = None
         self._pending: Tensor | None = None
         #: Memory of the residual after the next one.
         self._spare: Tensor | None = None
-
-    @property
-    def residual(self) -> Tensor | None:
-        """Float32 [n]: what counted pushes have left out; None for F32."""
-        return self._residual
-
-    @property
-    def codec(self) -> Codec:
-        """Of the next push."""
-        return self._codec
-
-    @codec.setter
-    def codec(self, codec: Codec) -> None:
-        """Have the next pushes be of another codec; what earlier ones have left out goes with the first of them."""
-        self._codec = codec
-        if codec is not Codec.F32 and self._residual is None:
-            self._residual = torch.zeros(self._n, dtype=torch.float32, device="cpu")
 
     def encode(
         self,
@@ -81,36 +64,38 @@ class ErrorFeedback:
             raise ConfigError("a push is under way; call commit or abort before the next one is encoded")
         pieces = [vector] if isinstance(vector, Tensor) else vector
         data: bytearray | memoryview
-        if self._residual is None:
+        if self.residual is None and self.codec is not Codec.F32:
+            self.residual = torch.zeros(self._n, dtype=torch.float32, device="cpu")
+        if self.residual is None:
             data = bytearray(4 * self._n) if room is None else room
             copy_pieces(pieces, from_bytes(data, torch.float32))
             return data
-        left = torch.empty_like(self._residual) if self._spare is None else self._spare
+        left = torch.empty_like(self.residual) if self._spare is None else self._spare
         self._spare = left
-        kept = [self._residual[part].clone() for part in absent]
+        kept = [self.residual[part].clone() for part in absent]
         for part in absent:
-            self._residual[part] = 0
+            self.residual[part] = 0
         if self.codec is Codec.BF16:
             data = bytearray(2 * self._n) if room is None else room
-            is_good = _encode_bf16(pieces, self._residual, left, from_bytes(data, torch.bfloat16))
+            is_good = _encode_bf16(pieces, self.residual, left, from_bytes(data, torch.bfloat16))
         else:
             copy_pieces(pieces, left)
-            left += self._residual
+            left += self.residual
             data = encode_vector(left, self.codec, k=k)
             left -= decode_vector(data, self.codec, self._n)
             is_good = is_finite(left)
         for part, one in zip(absent, kept, strict=True):
-            self._residual[part] = left[part] = one
-        self._pending = left if is_good else self._residual
+            self.residual[part] = left[part] = one
+        self._pending = left if is_good else self.residual
         return data
 
     def commit(self) -> None:
         """The push was counted: its residual holds."""
-        if self._pending is not None and self._pending is not self._residual:
-            self._residual, self._spare = self._pending, self._residual
+        if self._pending is not None and self._pending is not self.residual:
+            self.residual, self._spare = self._pending, self.residual
         # F32 leaves nothing out, but what was left out of absent ranges before may still be there.
-        if self._codec is Codec.F32 and self._residual is not None and not bool(self._residual.any()):
-            self._residual = self._spare = None
+        if self.codec is Codec.F32 and self.residual is not None and not bool(self.residual.any()):
+            self.residual = self._spare = None
         self._pending = None
 
     def abort(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -118,17 +118,13 @@ def encode_frame(
         whole[end - _buffer_bytes(manifest) : end] = to_bytes(contents.floats) + to_bytes(contents.integers)
     if present is not None:
         whole[end:] = bytes(present)
-    payload: bytearray | memoryview = whole
-    decoded_bytes = len(payload)
-    if planes:
-        payload = compress(
-            payload, _sections(codec, manifest, has_buffers, present is not None, decoded_bytes)
-        )
     header = FrameHeader(
-        kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
-        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease, present is not None,
+        kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(whole), len(whole),
+        b"", base[0] if base else 0, has_buffers, planes, lease, present is not None,
     )  # fmt: skip
-    return Frame(header, payload)
+    payload = compress(whole, _sections(header, manifest)) if planes else whole
+    digest = hashlib.sha256(payload).digest()
+    return Frame(replace(header, encoded_bytes=len(payload), digest=digest), payload)
 
 
 def check_header(header: FrameHeader, manifest: Manifest, job: bytes) -> None:
@@ -143,7 +139,7 @@ def check_header(header: FrameHeader, manifest: Manifest, job: bytes) -> None:
         raise WireError(
             f"a frame is of the model {header.manifest.hex()}; this one is {manifest.digest[:16].hex()}"
         )
-    sections = _sections_of(header, manifest)
+    sections = _sections(header, manifest)
     if total(sections) != header.decoded_bytes:
         raise WireError(
             f"a frame of the codec {header.codec.name} has {header.decoded_bytes} bytes; the manifest needs {total(sections)}"
@@ -179,7 +175,7 @@ def decode_payload(
         raise WireError("the SHA-256 of a payload is not the one of its header; send it again")
     if header.codec is Codec.XOR and base is None:
         raise WireError(f"a frame needs version {header.base}, which is not held; ask for whole weights")
-    sections = _sections_of(header, manifest)
+    sections = _sections(header, manifest)
     if header.planes:
         payload = decompress(payload, header.decoded_bytes, sections)
     view = memoryview(payload)
@@ -209,21 +205,15 @@ def _rest_bytes(manifest: Manifest, has_buffers: bool, is_partial: bool) -> int:
     return has_buffers * _buffer_bytes(manifest) + is_partial * len(manifest.parameters)
 
 
-def _sections_of(header: FrameHeader, manifest: Manifest) -> list[tuple[int, int]]:
-    return _sections(header.codec, manifest, header.has_buffers, header.is_partial, header.decoded_bytes)
-
-
-def _sections(
-    codec: Codec, manifest: Manifest, has_buffers: bool, is_partial: bool, decoded_bytes: int
-) -> list[tuple[int, int]]:
+def _sections(header: FrameHeader, manifest: Manifest) -> list[tuple[int, int]]:
     """The runs of equal elements of a payload. How many elements TOP_K has follows from the length."""
-    rest = _rest_bytes(manifest, has_buffers, is_partial)
+    rest = _rest_bytes(manifest, header.has_buffers, header.is_partial)
     k = 0
-    if codec is Codec.TOP_K:
-        k = min(max(decoded_bytes - rest, 8) // 8, manifest.n_parameters)
-    sections = encoded_sections(codec, manifest.n_parameters, k)
-    if has_buffers:
+    if header.codec is Codec.TOP_K:
+        k = min(max(header.decoded_bytes - rest, 8) // 8, manifest.n_parameters)
+    sections = encoded_sections(header.codec, manifest.n_parameters, k)
+    if header.has_buffers:
         sections += [(4 * manifest.n_floats, 4), (8 * manifest.n_integers, 8)]
-    if is_partial:
+    if header.is_partial:
         sections += [(len(manifest.parameters), 1)]
     return sections

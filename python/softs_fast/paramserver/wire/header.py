@@ -98,25 +98,11 @@ class FrameHeader:
         """
         try:
             packed = _FORMAT.pack(
-                *(
-                    _MAGIC,
-                    PROTOCOL,
-                    self.kind,
-                    self.codec,
-                    _HAS_BUFFERS * self.has_buffers + _PLANES * self.planes + _IS_PARTIAL * self.is_partial,
-                ),
-                *(
-                    self.job,
-                    self.manifest,
-                    self.timeline,
-                    self.lease,
-                    self.version,
-                    self.base,
-                    self.samples,
-                    self.loss,
-                ),
-                *(self.encoded_bytes, self.decoded_bytes, self.digest),
-            )
+                _MAGIC, PROTOCOL, self.kind, self.codec,
+                _HAS_BUFFERS * self.has_buffers + _PLANES * self.planes + _IS_PARTIAL * self.is_partial,
+                self.job, self.manifest, self.timeline, self.lease, self.version, self.base, self.samples, self.loss,
+                self.encoded_bytes, self.decoded_bytes, self.digest,
+            )  # fmt: skip
         except struct.error as error:
             raise WireError(f"a frame's header cannot be written: {error}: {self}") from None
         self._check()

@@ -44,11 +44,10 @@ class Invite:
 
     def __post_init__(self) -> None:
         checked_url(self.url)
-        for name, n in (("job", JOB_BYTES), ("secret", SECRET_BYTES)):
-            if len(getattr(self, name)) != n:
-                raise ConfigError(f"the {name} of an invite has {len(getattr(self, name))} bytes; need {n}")
-        if self.pin is not None and len(self.pin) != _PIN_BYTES:
-            raise ConfigError(f"the pin of an invite has {len(self.pin)} bytes; need {_PIN_BYTES}")
+        for name, n in (("job", JOB_BYTES), ("secret", SECRET_BYTES), ("pin", _PIN_BYTES)):
+            value = getattr(self, name)
+            if value is not None and len(value) != n:
+                raise ConfigError(f"the {name} of an invite has {len(value)} bytes; need {n}")
         if self.pin is not None and not self.url.startswith("https://"):
             raise ConfigError(f"an invite pins a certificate, and {self.url} has none; need https://")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Annotated, Any, Literal, get_args
@@ -49,8 +48,7 @@ class Entry(Message):
         return f"{self.name} ({self.dtype} {list(self.shape)})"
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Record, dict=True):
     """All tensors that travel, in the order in which a frame has them.
 
     Parameters without `requires_grad` and buffers that are not persistent do not travel: the job makes them the same on
@@ -61,8 +59,8 @@ class Manifest:
         buffers: the persistent ones, such as the statistics of BatchNorm; floating dtypes, integers, bool.
     """
 
-    parameters: tuple[Entry, ...]
-    buffers: tuple[Entry, ...] = ()
+    parameters: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)]
+    buffers: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)] = ()
 
     @classmethod
     def of(cls, module: nn.Module) -> Manifest:
@@ -104,8 +102,7 @@ class Manifest:
         Raises:
             WireError: it is too long, not canonical JSON of a manifest, or an entry is out of range.
         """
-        read = _FORMAT.decode(data)
-        manifest = cls(read.parameters, read.buffers)
+        manifest = _FORMAT.decode(data)
         names = [entry.name for entry in manifest.parameters + manifest.buffers]
         for name in names if len(set(names)) < len(names) else ():
             if names.count(name) > 1:
@@ -165,22 +162,6 @@ class Manifest:
         ends = accumulate(entry.n for entry in self.parameters)
         return tuple(slice(end - entry.n, end) for entry, end in zip(self.parameters, ends, strict=True))
 
-    def parameter_at(self, index: int) -> Entry:
-        """Return the parameter with the element of this number in the flat vector.
-
-        Raises:
-            IndexError: there is none.
-        """
-        return _entry_at(self.parameters, index)
-
-    def float_buffer_at(self, index: int) -> Entry:
-        """Return the floating buffer with the element of this number in the flat vector.
-
-        Raises:
-            IndexError: there is none.
-        """
-        return _entry_at(self.float_buffers, index)
-
     def first_difference(self, theirs: Manifest) -> str | None:
         """Return the first difference in words, this manifest as "the server"; None if they are the same."""
         for kind in ("parameters", "buffers"):
@@ -198,14 +179,7 @@ class Manifest:
         return None
 
 
-class Tensors(Record):
-    """A manifest as it travels."""
-
-    parameters: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)]
-    buffers: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)]
-
-
-_FORMAT: Json[Tensors] = Json(Tensors, most_bytes=MAX_MANIFEST_BYTES, what="a manifest")
+_FORMAT: Json[Manifest] = Json(Manifest, most_bytes=MAX_MANIFEST_BYTES, what="a manifest")
 
 
 def _entry(name: str, tensor: Tensor, kind: str, dtypes: tuple[str, ...]) -> Entry:
@@ -217,12 +191,3 @@ def _entry(name: str, tensor: Tensor, kind: str, dtypes: tuple[str, ...]) -> Ent
     if len(name) > _MAX_NAME:
         raise ConfigError(f"the name {name[:64]}... has {len(name)} characters; {_MAX_NAME} at most")
     return Entry(name, dtype, tuple(tensor.shape))
-
-
-def _entry_at(entries: tuple[Entry, ...], index: int) -> Entry:
-    end = 0
-    for entry in entries:
-        end += entry.n
-        if index < end:
-            return entry
-    raise IndexError(f"{index} of {end} elements")

@@ -40,6 +40,7 @@ __all__ = [
     "MemberStatus",
     "Mode",
     "RunConfig",
+    "RunState",
     "Stale",
     "Status",
     "Summary",

@@ -89,23 +89,18 @@ class Authorization:
         return cls(found[1], int(found[2]), found[3])
 
 
-def hkdf(secret: bytes, salt: bytes, info: bytes, n: int = 32) -> bytes:
-    """Return n bytes derived from a secret.
+def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """Return 32 bytes derived from a secret.
 
     Args:
         secret: Secret key material, any length.
         salt: Public bytes, any length.
         info: Purpose of the key.
-        n: Bytes wanted, up to 255 * 32.
 
     Source: RFC 5869, with SHA-256.
     """
     key = hmac.digest(salt or bytes(32), secret, "sha256")
-    out, block = b"", b""
-    for i in range(1, -(-n // 32) + 1):
-        block = hmac.digest(key, block + info + bytes([i]), "sha256")
-        out += block
-    return out[:n]
+    return hmac.digest(key, info + b"\1", "sha256")
 
 
 def join_key(secret: bytes, job: bytes, client_nonce: bytes) -> bytes:
@@ -151,16 +146,7 @@ def request_mac(
     """
     begin = target.find("/v1/")
     offset = "-" if upload_offset is None else str(upload_offset)
-    lines = [
-        "SF1",
-        worker_id,
-        method,
-        target[max(begin, 0) :],
-        str(n),
-        offset,
-        hashlib.sha256(digested).hexdigest(),
-    ]
-    return hmac.new(key, "\n".join(lines).encode(), "sha256").hexdigest()
+    return _mac(key, ["SF1", worker_id, method, target[max(begin, 0) :], str(n), offset], digested)
 
 
 def answer_mac(
@@ -182,15 +168,12 @@ def answer_mac(
         upload_offset: Value of Upload-Offset, if the answer has it.
         digested: JSON body, or the 128 bytes of the header of the frame of which the answer is a range.
     """
-    lines = [
-        "SF1-answer",
-        request,
-        str(status),
-        version or "-",
-        upload_offset or "-",
-        hashlib.sha256(digested).hexdigest(),
-    ]
-    return hmac.new(key, "\n".join(lines).encode(), "sha256").hexdigest()
+    return _mac(key, ["SF1-answer", request, str(status), version or "-", upload_offset or "-"], digested)
+
+
+def _mac(key: bytes, lines: list[str], digested: bytes) -> str:
+    text = "\n".join([*lines, hashlib.sha256(digested).hexdigest()])
+    return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def check_answer(expected: str, value: str | None) -> bool:
@@ -201,16 +184,13 @@ def check_answer(expected: str, value: str | None) -> bool:
 class CounterWindow:
     """Which counters of one worker were used: each is valid once, and none that is 64 or more behind the highest.
 
-    Args:
-        highest: the highest one so far.
-        used: bit i is set if `highest - i` was used.
-
     Source: the anti-replay window of IPsec, RFC 4303, section 3.4.3.
     """
 
-    def __init__(self, highest: int = 0, used: int = 1) -> None:
-        self.highest = highest
-        self.used = used
+    def __init__(self) -> None:
+        self._highest = 0
+        #: Bit i is set if `_highest - i` was used.
+        self._used = 1
 
     def take(self, n: int) -> bool:
         """Mark n as used. Call it only after the mac was checked.
@@ -220,13 +200,13 @@ class CounterWindow:
         """
         if n <= 0:
             return False
-        ahead = n - self.highest
+        ahead = n - self._highest
         if ahead > 0:
-            self.used = ((self.used << ahead) | 1) & ((1 << _WINDOW) - 1) if ahead < _WINDOW else 1
-            self.highest = n
+            self._used = ((self._used << ahead) | 1) & ((1 << _WINDOW) - 1) if ahead < _WINDOW else 1
+            self._highest = n
             return True
         bit = 1 << -ahead
-        if -ahead >= _WINDOW or self.used & bit:
+        if -ahead >= _WINDOW or self._used & bit:
             return False
-        self.used |= bit
+        self._used |= bit
         return True

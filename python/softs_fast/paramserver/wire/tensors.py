@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from threading import Lock
 
 import torch
@@ -220,13 +222,8 @@ def _load(tensors: Sequence[Tensor], entries: Sequence[Entry], flat: Tensor) -> 
 
 
 def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
-    """Return a new flat tensor on the CPU with all elements, one tensor after the other."""
-    n = sum(one.numel() for one in tensors)
-    flat = (
-        torch.empty(n, dtype=dtype, device="cpu")
-        if memory is None
-        else from_bytes(memory.take(n * dtype.itemsize), dtype)
-    )
+    """Return a flat tensor on the CPU with all elements, one tensor after the other."""
+    flat = from_bytes((memory or Memory(0)).take(sum(one.numel() for one in tensors) * dtype.itemsize), dtype)
     begin = 0
     for one in tensors:
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))
@@ -251,18 +248,20 @@ def first_not_finite(contents: Contents, manifest: Manifest, held: Tensor | None
             left alone.
     """
     if not is_finite(contents.parameters):
-        return manifest.parameter_at(_first(~torch.isfinite(contents.parameters))).name
+        return _first_of(manifest.parameters, ~torch.isfinite(contents.parameters))
     floats = contents.floats
     if floats is None or is_finite(floats):
         return None
     bad = ~torch.isfinite(floats)
     if held is not None:
         bad &= floats != held
-    return manifest.float_buffer_at(_first(bad)).name if bool(bad.any()) else None
+    return _first_of(manifest.float_buffers, bad) if bool(bad.any()) else None
 
 
-def _first(flags: Tensor) -> int:
-    return int(flags.nonzero()[0])
+def _first_of(entries: Sequence[Entry], flags: Tensor) -> str:
+    """Return the name of the tensor with the first element that has a flag, one or more of a flat vector."""
+    ends = list(accumulate(one.n for one in entries))
+    return entries[bisect_right(ends, int(flags.nonzero()[0]))].name
 
 
 def is_finite(flat: Tensor) -> bool:

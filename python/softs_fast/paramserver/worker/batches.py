@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import default_collate
 
@@ -19,24 +19,13 @@ from ..wire.messages import DataRange, DataRequest, JoinAnswer, encode
 from .exchanges import Call, refusal
 from .session import Session
 
-__all__ = ["Batches", "LeasedIndices", "RankIndices", "order", "shard"]
+__all__ = ["LeasedIndices", "RankIndices", "RunOver", "next_batches", "order", "shard"]
 
 #: Between two questions for data, while all of an epoch is with other workers.
 _EXHAUSTED_S = 0.5
 
 
 _OF_DATA = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.CONFLICT, HTTPStatus.GONE)
-
-
-class Indices(Protocol):
-    """Decides which samples the next push is computed from."""
-
-    @property
-    def lease(self) -> int:
-        """Number of the lease that they are of; 0 for none."""
-
-    def next(self) -> list[list[int]]:
-        """Return the indices of each batch of the next push."""
 
 
 class RankIndices:
@@ -52,7 +41,7 @@ class RankIndices:
         ConfigError: there are fewer samples than workers.
     """
 
-    #: The samples are of no lease.
+    #: The samples are of no lease; see `LeasedIndices`.
     lease = 0
 
     def __init__(self, joined: JoinAnswer, n: int) -> None:
@@ -140,31 +129,19 @@ class LeasedIndices:
             time.sleep(_EXHAUSTED_S)
 
 
-class Batches:
-    """Makes the batches of the next push.
+def next_batches(
+    job: Job, data: Samples, indices: RankIndices | LeasedIndices, device: str
+) -> list[tuple[int, Any]]:
+    """Return (samples, batch) of each step of the next push.
 
     Args:
-        job: Job with `data` and `collate`.
+        job: Job with `collate`.
         data: Data of the job.
         indices: Indices, which decide the samples.
         device: Device of the tensors.
     """
-
-    def __init__(self, job: Job, data: Samples, indices: Indices, device: str) -> None:
-        self._collate = job.collate or default_collate
-        self._data, self._indices, self._device = data, indices, device
-
-    @property
-    def lease(self) -> int:
-        """Number of the lease of the last batches; 0 for none."""
-        return self._indices.lease
-
-    def next(self) -> list[tuple[int, Any]]:
-        """Return (samples, batch) of each step of the next push."""
-        return [
-            (len(one), call_on_all(self._collate([self._data[i] for i in one]), "to", self._device))
-            for one in self._indices.next()
-        ]
+    collate = job.collate or default_collate
+    return [(len(one), call_on_all(collate([data[i] for i in one]), "to", device)) for one in indices.next()]
 
 
 def order(seed: int, epoch: int, n: int) -> list[int]:

@@ -1,7 +1,8 @@
 """What is asked next, and what an answer means: machines without sockets, driven by `session`.
 
-An exchange is run until it is done. Each attempt is one request; `failed` tells it that no answer of the server came,
-and the next request must then find out what the server has.
+An exchange is run until `answered` returns that it is done. Each attempt is one request, which `next` returns. `failed`
+tells that no answer of the server came, with the status of a foreign page, or 0: the next request must then find out
+what the server has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ...errors import ConfigError, SoftsError, WireError
 from ...records import Record
@@ -43,7 +44,6 @@ class Request:
         begin: Byte of the frame from which on it is wanted, for a download.
         etag: ETag of the frame of which that byte is wanted.
         held_s: Seconds that the server may hold the request.
-        is_frame: Whether the answer may be a frame.
     """
 
     method: str
@@ -54,7 +54,6 @@ class Request:
     begin: int = 0
     etag: str = ""
     held_s: float = 0.0
-    is_frame: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,24 +81,13 @@ class Answer:
         return decode(kind, self.body)
 
     def code(self) -> str:
-        """Return the code of an error; "" if the body has none."""
+        """Return the code of an error; "" if this is none, or the body has none."""
+        if self.status < HTTPStatus.BAD_REQUEST or not self.body:
+            return ""
         try:
             return self.record(Failure).code
         except WireError:
             return ""
-
-
-class Exchange(Protocol):
-    """A machine of one exchange."""
-
-    def next(self) -> Request:
-        """Return the next request."""
-
-    def answered(self, answer: Answer, seconds: float) -> bool:
-        """Take an answer, and how long it took; True if the exchange is done."""
-
-    def failed(self, trouble: Trouble, seconds: float, status: int) -> None:
-        """No answer of the server came; `status` is that of a foreign page, or 0."""
 
 
 def refusal(answer: Answer, what: str) -> SoftsError:
@@ -215,7 +203,7 @@ class Upload:
             ConfigError: the server refuses the worker.
             WireError: it refuses the push, such as one that is not finite.
         """
-        code = "" if answer.status < HTTPStatus.BAD_REQUEST or not answer.body else answer.code()
+        code = answer.code()
         match answer.status:
             case HTTPStatus.OK if self._offset is not None and self._offset < 0:
                 self._move_to(answer.offset if answer.offset is not None else 0)
@@ -323,9 +311,9 @@ class Download:
         if self.header is not None:
             etag = self.header.signed_digest.hex()
             begin = HEADER_BYTES + self.n_received
-            return Request("GET", self._target(0.0), begin=begin, etag=etag, is_frame=True)
+            return Request("GET", self._target(0.0), begin=begin, etag=etag)
         wait_s = self._poll.seconds
-        return Request("GET", self._target(wait_s), held_s=wait_s, is_frame=True)
+        return Request("GET", self._target(wait_s), held_s=wait_s)
 
     def head(self, status: int) -> bytes | None:
         """Return the 128 bytes of the header that an answer with this status continues; None if it begins a frame."""
@@ -392,3 +380,6 @@ class Download:
     def restart(self) -> None:
         """Drop what was received."""
         self._head, self.header, self.n_received, self.payload = b"", None, 0, memoryview(bytearray())
+
+
+Exchange = Call | Upload | Download

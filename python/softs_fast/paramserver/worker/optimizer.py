@@ -34,7 +34,7 @@ from ..wire.messages import (
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
 from .options import WorkerOptions
-from .session import Session, Traffic
+from .session import Session
 from .weights import RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
@@ -112,13 +112,23 @@ class RemoteOptimizer(optim.Optimizer):
         #: Which parameters have had a gradient in the local steps of the next push.
         self._has_gradient = [False] * len(parameters)
         self._reported: tuple[int, float] | None = None
-        self._session = Session(parsed, manifest, options or WorkerOptions())
-        self._heartbeats: Heartbeats | None = None
+        #: The connection, for other requests of this worker.
+        self.session = Session(parsed, manifest, options or WorkerOptions())
+        #: Bytes, failures and joins so far.
+        self.traffic = self.session.traffic
+        #: Number of the lease of which the samples of the next push are; 0 for none.
+        self.lease = 0
+        self._heartbeats: threading.Thread | None = None
+        self._is_leaving = threading.Event()
         self._local: optim.Optimizer | None = None
         try:
-            self._session.join()
-            self._heartbeats = Heartbeats(self._session)
-            self._weights = RemoteWeights(self._session, on_progress)
+            self.session.join()
+            heartbeats = threading.Thread(
+                target=_renew, args=(self.session, self._is_leaving), name="softs-heartbeats", daemon=True
+            )
+            heartbeats.start()
+            self._heartbeats = heartbeats
+            self._weights = RemoteWeights(self.session, on_progress)
             if self.config.local_steps:
                 if local_optimizer is None:
                     raise ConfigError(
@@ -137,12 +147,12 @@ class RemoteOptimizer(optim.Optimizer):
     @property
     def config(self) -> RunConfig:
         """What the server says about the run."""
-        return self._session.joined.config
+        return self.session.joined.config
 
     @property
     def joined(self) -> JoinAnswer:
         """Rank, world size and id that the server has given."""
-        return self._session.joined
+        return self.session.joined
 
     @property
     def version(self) -> tuple[int, int]:
@@ -160,16 +170,6 @@ class RemoteOptimizer(optim.Optimizer):
         return self._weights.summary is not None
 
     @property
-    def traffic(self) -> Traffic:
-        """Bytes, failures and joins so far."""
-        return self._session.traffic
-
-    @property
-    def session(self) -> Session:
-        """The connection, for other requests of this worker."""
-        return self._session
-
-    @property
     def feedback(self) -> ErrorFeedback:
         """What pushes have left out."""
         return self._weights.feedback
@@ -178,15 +178,6 @@ class RemoteOptimizer(optim.Optimizer):
     def push_codec(self) -> str:
         """Of the next push."""
         return self._weights.push_codec
-
-    @property
-    def lease(self) -> int:
-        """Number of the lease of which the samples of the next push are; 0 for none."""
-        return self._weights.lease
-
-    @lease.setter
-    def lease(self, number: int) -> None:
-        self._weights.lease = number
 
     def report(self, samples: int, loss: float = math.nan) -> None:
         """Say of how many samples the next step is, and their mean loss.
@@ -226,12 +217,13 @@ class RemoteOptimizer(optim.Optimizer):
                 f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
             )
         self._check_parameters()
-        self._session.progress += 1
+        self.session.progress += 1
         if self._local is not None:
             return self._step_locally(self._local, closure)
         samples, reported = self._taken_report()
         while True:
-            loss = self._evaluated(closure)
+            with torch.enable_grad():
+                loss = None if closure is None else closure()
             # One number leaves the device, once per push.
             mean = float(loss) if loss is not None and math.isnan(reported) else reported
             present = [one.grad is not None for one in self._parameters]
@@ -247,7 +239,7 @@ class RemoteOptimizer(optim.Optimizer):
             PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
-        self._session.run(Call("POST", answers.PAUSE, b"{}"))
+        self.session.run(Call("POST", answers.PAUSE, b"{}"))
 
     def resume(self) -> None:
         """Take part again, from the server's present weights.
@@ -257,7 +249,7 @@ class RemoteOptimizer(optim.Optimizer):
             PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
-        self._session.run(Call("POST", answers.RESUME, b"{}"))
+        self.session.run(Call("POST", answers.RESUME, b"{}"))
 
     def finish(self) -> None:
         """Take the weights of the last step of a run that has ended."""
@@ -334,7 +326,7 @@ class RemoteOptimizer(optim.Optimizer):
         loss = loss if math.isfinite(loss) else math.nan
         buffers = buffers_of(self.module, self.manifest) if config.buffer_sync else None
         flags = None if all(present) else tuple(present)
-        result = self._weights.push(pieces, buffers, kind, samples, loss, flags)
+        result = self._weights.push(pieces, buffers, kind, samples, loss, flags, self.lease)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
         self._has_gradient = [False] * len(present)
         if isinstance(result, Counted):
@@ -350,16 +342,17 @@ class RemoteOptimizer(optim.Optimizer):
         try:
             self._leave(error)
         finally:
-            self._session.close()
+            self.session.close()
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Tell the server, once, that no more will be asked: at the end of a run it waits for that."""
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is None:
             return
-        heartbeats.close()
+        # One that is in a request ends with it; closing the session ends that.
+        self._is_leaving.set()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
+            self.session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
         except SoftsError:
             # The lease ends by itself.
             _log.debug("the server was not told that the worker leaves")
@@ -382,12 +375,6 @@ class RemoteOptimizer(optim.Optimizer):
                     "load_state_dict(assign=True); make a new RemoteOptimizer after that"
                 )
 
-    def _evaluated(self, closure: Callable[[], Any] | None) -> Any:
-        if closure is None:
-            return None
-        with torch.enable_grad():
-            return closure()
-
     def _taken_report(self) -> tuple[int, float]:
         """Samples and loss of this step: as reported, or the batch size and NaN."""
         reported, self._reported = self._reported, None
@@ -409,40 +396,14 @@ class RemoteOptimizer(optim.Optimizer):
         return pieces
 
 
-class Heartbeats:
-    """Renews the lease of a session until it is closed.
-
-    Args:
-        session: Session that has joined.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="softs-heartbeats", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread. One that is in a request ends with it; close the session to end that."""
-        self._stop.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread.
-
-        Args:
-            timeout_s: seconds that it may take.
-        """
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._session.joined.config.lost_after_s / _PER_LEASE):
-            try:
-                self._session.attempt(
-                    Call("POST", answers.HEARTBEAT, encode(Heartbeat(self._session.progress)))
-                )
-            except SoftsError as error:
-                # The main thread sees the same with its next request, and knows what to do.
-                _log.debug("heartbeat: %s", error)
+def _renew(session: Session, is_over: threading.Event) -> None:
+    """Renew the lease of a session until an event is set."""
+    while not is_over.wait(session.joined.config.lost_after_s / _PER_LEASE):
+        try:
+            session.attempt(Call("POST", answers.HEARTBEAT, encode(Heartbeat(session.progress))))
+        except SoftsError as error:
+            # The main thread sees the same with its next request, and knows what to do.
+            _log.debug("heartbeat: %s", error)
 
 
 def _reason(error: BaseException | None) -> str:

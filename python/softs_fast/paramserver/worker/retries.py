@@ -6,11 +6,10 @@ Source: full jitter, "Exponential Backoff and Jitter" (Brooker, AWS Architecture
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from ...errors import PeerLost
 
-__all__ = ["Pause", "Retries", "Trouble"]
+__all__ = ["Retries", "Trouble"]
 
 _SHORTEST_S, _LONGEST_S = 0.2, 20.0
 #: A server that starts again in two seconds is met at once, and one that was away for a minute soon: no pause is longer
@@ -27,7 +26,6 @@ class Trouble(enum.Enum):
 
     #: The connection was refused, was cut, or no byte came in time.
     CUT = "the connection was lost"
-    #: The host's name is unknown.
     NO_NAME = "the name of the host is unknown"
     #: An answer without the server's signature: an error page of a proxy, another server.
     FOREIGN = "a page of another server arrived"
@@ -35,19 +33,6 @@ class Trouble(enum.Enum):
     BUSY = "the server is busy"
     #: TLS: the certificate is not accepted, or only one end speaks TLS.
     CERTIFICATE = "the TLS of one end is not accepted by the other"
-
-
-@dataclass(frozen=True)
-class Pause:
-    """What follows an attempt without an answer.
-
-    Attributes:
-        seconds: Seconds until the next attempt.
-        asks_url: Whether the URL is read again, or asked for, before that, whether there is a new one or not.
-    """
-
-    seconds: float
-    asks_url: bool = False
 
 
 class Retries:
@@ -70,7 +55,7 @@ class Retries:
 
     def failed(
         self, now: float, trouble: Trouble, draw: float, *, asked_s: float = 0.0, cause: str = ""
-    ) -> Pause:
+    ) -> tuple[float, bool]:
         """Decide what follows an attempt without an answer.
 
         Args:
@@ -79,6 +64,9 @@ class Retries:
             draw: Random number of [0, 1).
             asked_s: Seconds that Retry-After asks for; 0 without it.
             cause: Cause of the last failure at each host in words, for the text.
+
+        Returns:
+            Seconds until the next attempt; and whether the URL is read again, or asked for, before that.
 
         Raises:
             PeerLost: The server was out of reach for too long.
@@ -99,10 +87,10 @@ class Retries:
         seconds = max(draw * most, min(asked_s, _MOST_ASKED_S))
         if trouble not in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):
             self._moved_since = None
-            return Pause(seconds)
+            return seconds, False
         self._moved_since = now if self._moved_since is None else self._moved_since
         if now - self._moved_since < _MOVED_S:
-            return Pause(seconds)
+            return seconds, False
         # From here on, and again after each further minute.
         self._moved_since = now
-        return Pause(seconds, asks_url=True)
+        return seconds, True

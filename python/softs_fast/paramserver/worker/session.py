@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import platform
@@ -9,6 +10,8 @@ import random
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -36,7 +39,9 @@ _log = logging.getLogger("softs_fast.paramserver")
 _MAX_FOREIGN = 4 << 10
 #: Signed answers that say: there is no such session any more.
 _NO_SESSION = {(HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID), (HTTPStatus.UNAUTHORIZED, Code.BAD_MAC)}
+#: Signed answers to requests that are sent again after a pause.
 _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_REPLAYED = (HTTPStatus.UNAUTHORIZED, Code.REPLAYED)
 
 
 @dataclass
@@ -63,19 +68,14 @@ class _Keys:
     """Of one join.
 
     Attributes:
-        session: the key of all requests.
-        n: counter of the last request.
+        answer: Answer of the server.
+        session: Key of all requests.
+        counters: Counter of the next request; threads share it.
     """
 
     answer: JoinAnswer
     session: bytes
-    n: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def count(self) -> int:
-        with self.lock:
-            self.n += 1
-            return self.n
+    counters: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
 class Session:
@@ -97,7 +97,7 @@ class Session:
         self.traffic = Traffic()
         #: Rises while the worker trains; heartbeats carry it, so that the server knows a worker that hangs.
         self.progress = 0
-        self._options = options
+        self.options = options
         if invite.place is not None and options.url_file is not None:
             raise ConfigError(
                 "a file with the server's URL is for an invite; name several hosts instead: softs://HOST,HOST2/JOB?token_file=FILE"
@@ -113,20 +113,13 @@ class Session:
         self._random = random.Random(secrets.randbits(64))
 
     @property
-    def options(self) -> WorkerOptions:
-        """What it was made with."""
-        return self._options
-
-    @property
     def joined(self) -> JoinAnswer:
         """The answer to the last join.
 
         Raises:
             ConfigError: the worker has not joined.
         """
-        if self._keys is None:
-            raise ConfigError("the worker has not joined yet")
-        return self._keys.answer
+        return self._current().answer
 
     def join(self) -> JoinAnswer:
         """Join the run, or join it again with the same id.
@@ -147,12 +140,10 @@ class Session:
             PeerLost: the server is out of reach for longer than `rejoin_timeout_s`, or the session was closed.
             WireError: the server does not understand a request, or refuses a push.
         """
-        retries = Retries(self._options.rejoin_timeout_s)
+        retries = Retries(self.options.rejoin_timeout_s)
         n_joins = 0
         while True:
-            keys = self._keys
-            if keys is None:
-                raise ConfigError("the worker has not joined yet")
+            keys = self._current()
             request = exchange.next()
             self.progress += 1
             begin = time.monotonic()
@@ -166,8 +157,7 @@ class Session:
                 exchange.failed(error.trouble, time.monotonic() - begin, error.status)
                 self._pause(retries, error)
                 continue
-            code = answer.code() if answer.status >= HTTPStatus.BAD_REQUEST and answer.body else ""
-            if (answer.status, code) in _NO_SESSION:
+            if (answer.status, answer.code()) in _NO_SESSION:
                 self._join_after(keys)
                 exchange.failed(Trouble.BUSY, 0.0, 0)
                 if isinstance(exchange, Upload):
@@ -175,12 +165,6 @@ class Session:
                 n_joins += 1
                 if n_joins > 1:
                     self._pause(retries, TransportError(Trouble.BUSY, "a session ended as soon as it began"))
-                continue
-            if answer.status in _BUSY or (answer.status == HTTPStatus.UNAUTHORIZED and code == Code.REPLAYED):
-                exchange.failed(Trouble.BUSY, time.monotonic() - begin, answer.status)
-                self._pause(
-                    retries, TransportError(Trouble.BUSY, f"{answer.status}", answer.status, answer.asked_s)
-                )
                 continue
             retries.answered()
             self._answered()
@@ -191,20 +175,18 @@ class Session:
         """Send one request, and no second one: for heartbeats, of which the next one makes up for it.
 
         Raises:
-            PeerLost: there is no answer.
+            PeerLost: there is no answer, or the server is busy.
             ConfigError: the server refuses the worker for good.
             WireError: the server does not understand a request.
         """
-        keys = self._keys
-        if keys is None:
-            raise ConfigError("the worker has not joined yet")
+        keys = self._current()
         try:
             answer = self._attempt(exchange.next(), keys, exchange)
         except TransportError as error:
             raise PeerLost(f"{error.trouble.value}: {error}") from None
-        if answer.body and (answer.status, answer.code()) in _NO_SESSION:
+        if (answer.status, answer.code()) in _NO_SESSION:
             self._join_after(keys)
-        elif answer.status not in _BUSY and answer.code() != Code.REPLAYED:
+        else:
             exchange.answered(answer, 0.0)
 
     def close(self) -> None:
@@ -212,11 +194,26 @@ class Session:
         self._is_closed.set()
         self._transport.close()
 
+    def _current(self) -> _Keys:
+        if self._keys is None:
+            raise ConfigError("the worker has not joined yet")
+        return self._keys
+
     def _attempt(self, request: Request, keys: _Keys, exchange: Exchange) -> Answer:
-        n = keys.count()
-        worker_id = keys.answer.worker_id
+        download = exchange if isinstance(exchange, Download) else None
+        return self._send(request, keys.answer.worker_id, next(keys.counters), keys.session, download)
+
+    def _send(
+        self, request: Request, worker_id: str, n: int, key: bytes, download: Download | None = None
+    ) -> Answer:
+        """Send a request, signed, and read its answer.
+
+        Raises:
+            TransportError: there is no answer with the server's signature, or it says that the server is busy.
+        """
+        check_process(self._pid, "the worker of the parameter server")
         mac = signing.request_mac(
-            keys.session, worker_id=worker_id, method=request.method, target=request.target, n=n,
+            key, worker_id=worker_id, method=request.method, target=request.target, n=n,
             upload_offset=request.offset, digested=request.digested,
         )  # fmt: skip
         headers = {"Authorization": str(signing.Authorization(worker_id, n, mac))}
@@ -224,63 +221,49 @@ class Session:
             headers[answers.UPLOAD_OFFSET] = str(request.offset)
         if request.begin:
             headers |= {"Range": f"bytes={request.begin}-", "If-Match": f'"{request.etag}"'}
-        known = (keys.session, signing.answer_key(self.invite.secret, self.invite.job))
-        return self._send(request, headers, mac, known, exchange if isinstance(exchange, Download) else None)
-
-    def _send(
-        self,
-        request: Request,
-        headers: dict[str, str],
-        mac: str,
-        keys: tuple[bytes, ...],
-        download: Download | None = None,
-    ) -> Answer:
-        """Send a request and read its answer; one without a signature by one of the keys is an error."""
-        check_process(self._pid, "the worker of the parameter server")
         if request.body:
-            is_json = request.target.startswith(answers.PUSH) is False
-            headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"
-        response = self._transport.send(request.method, request.target, headers, request.body, request.held_s)
-        try:
+            is_push = request.target.startswith(answers.PUSH)
+            headers["Content-Type"] = "application/octet-stream" if is_push else "application/json"
+        with closing(
+            self._transport.send(request.method, request.target, headers, request.body, request.held_s)
+        ) as response:
             self.traffic.sent_bytes += sum(len(piece) for piece in request.body)
-            return self._read(request, response, mac, keys, download)
-        finally:
-            response.close()
+            answer = self._read(request, response, mac, key, download)
+        if answer.status in _BUSY or (answer.status, answer.code()) == _REPLAYED:
+            failure = _failure_of(answer.body)
+            text = f"{answer.status}" if failure is None else failure.message
+            raise TransportError(Trouble.BUSY, text, answer.status, answer.asked_s)
+        return answer
 
     def _read(
-        self,
-        request: Request,
-        response: Response,
-        mac: str,
-        keys: tuple[bytes, ...],
-        download: Download | None,
+        self, request: Request, response: Response, mac: str, key: bytes, download: Download | None
     ) -> Answer:
         status = response.status
-        is_frame = request.is_frame and status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
         given = response.headers.get(answers.MAC)
         if given is None:
             raise foreign(response, b"" if request.method == "HEAD" else response.read(_MAX_FOREIGN))
-        head = download.head(status) if download is not None and is_frame else None
-        if is_frame:
-            body = head if head is not None else response.read(HEADER_BYTES)
+        frame = download if status in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT) else None
+        head = None if frame is None else frame.head(status)
+        if head is not None or request.method == "HEAD":
+            body = head or b""
         else:
-            body = b"" if request.method == "HEAD" else response.read(MAX_JSON_BYTES + 1)
+            body = response.read(MAX_JSON_BYTES + 1 if frame is None else HEADER_BYTES)
         version, offset = response.headers.get(answers.VERSION), response.headers.get(answers.UPLOAD_OFFSET)
         self.traffic.received_bytes += len(body)
         if not any(
             signing.check_answer(
                 signing.answer_mac(
-                    key, request=mac, status=status, version=version, upload_offset=offset, digested=body
+                    one, request=mac, status=status, version=version, upload_offset=offset, digested=body
                 ),
                 given,
             )
-            for key in keys
+            for one in (key, signing.answer_key(self.invite.secret, self.invite.job))
         ):
             raise foreign(response, body[:_MAX_FOREIGN])
-        if download is not None and is_frame:
+        if frame is not None:
             if head is None:
-                download.begin(body)
-            self._fill(response, download)
+                frame.begin(body)
+            self._fill(response, frame)
             body = b""
         return Answer(
             status,
@@ -308,55 +291,40 @@ class Session:
                 self._keys = self._join()
 
     def _join(self) -> _Keys:
-        retries = Retries(self._options.rejoin_timeout_s)
+        retries = Retries(self.options.rejoin_timeout_s)
         while True:
-            # Another host may have another run, until the worker is of one.
-            if self.invite.place is not None and self._keys is None:
-                try:
-                    self._ask()
-                except TransportError as error:
-                    self._pause(retries, error)
-                    continue
-            secret, job = self.invite.secret, self.invite.job
-            nonce = secrets.token_bytes(signing.NONCE_BYTES)
-            body = encode(
-                JoinRequest(
-                    (self._options.name or platform.node())[:128],
-                    (PROTOCOL,),
-                    self.manifest.encoded.decode(),
-                    nonce.hex(),
-                    self._keys.answer.worker_id if self._keys is not None else "",
-                    self._instance,
-                )
-            )
-            key = signing.join_key(secret, job, nonce)
-            mac = signing.request_mac(
-                key, worker_id=signing.NEW, method="POST", target=answers.JOIN, n=0, digested=body
-            )
-            headers = {"Authorization": str(signing.Authorization(signing.NEW, 0, mac))}
-            request = Request("POST", answers.JOIN, body, (body,))
             try:
-                answer = self._send(request, headers, mac, (key, signing.answer_key(secret, job)))
+                # Another host may have another run, until the worker is of one.
+                if self.invite.place is not None and self._keys is None:
+                    self._ask()
+                return self._join_once()
             except TransportError as error:
                 self._refuse_at_once(error)
                 self._pause(retries, error)
-                continue
-            if answer.status in _BUSY:
-                failure = _failure_of(answer.body)
-                reason = "the server has no room" if failure is None else failure.message
-                full = TransportError(Trouble.BUSY, reason, answer.status, answer.asked_s)
-                self._pause(retries, full)
-                continue
-            if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
-                self._pause(retries, TransportError(Trouble.BUSY, "a proxy sent the request twice"))
-                continue
-            if answer.status != HTTPStatus.OK:
-                raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")
-            self._answered()
-            self.traffic.joins += 1
-            joined = answer.record(JoinAnswer)
-            session = signing.session_key(secret, job, nonce, bytes.fromhex(joined.nonce), joined.worker_id)
-            return _Keys(joined, session)
+
+    def _join_once(self) -> _Keys:
+        secret, job = self.invite.secret, self.invite.job
+        nonce = secrets.token_bytes(signing.NONCE_BYTES)
+        body = encode(
+            JoinRequest(
+                (self.options.name or platform.node())[:128],
+                (PROTOCOL,),
+                self.manifest.encoded.decode(),
+                nonce.hex(),
+                self._keys.answer.worker_id if self._keys is not None else "",
+                self._instance,
+            )
+        )
+        key = signing.join_key(secret, job, nonce)
+        answer = self._send(Request("POST", answers.JOIN, body, (body,)), signing.NEW, 0, key)
+        if answer.status != HTTPStatus.OK:
+            raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")
+        self._answered()
+        self.traffic.joins += 1
+        joined = answer.record(JoinAnswer)
+        return _Keys(
+            joined, signing.session_key(secret, job, nonce, bytes.fromhex(joined.nonce), joined.worker_id)
+        )
 
     def _ask(self) -> None:
         """Ask for what an invite would have; the certificates of both ends are of the token.
@@ -365,16 +333,14 @@ class Session:
             TransportError: there is no answer.
         """
         check_process(self._pid, "the worker of the parameter server")
-        response = self._transport.send("GET", answers.INVITE, {})
-        try:
+        with closing(self._transport.send("GET", answers.INVITE, {})) as response:
             body = response.read(_MAX_FOREIGN)
-            if response.status != HTTPStatus.OK:
-                raise foreign(response, body)
-            told = decode(Admission, body)
-        except WireError:
-            raise foreign(response, body) from None
-        finally:
-            response.close()
+            try:
+                if response.status != HTTPStatus.OK:
+                    raise foreign(response, body)
+                told = decode(Admission, body)
+            except WireError:
+                raise foreign(response, body) from None
         self.invite = replace(self.invite, job=bytes.fromhex(told.job), secret=bytes.fromhex(told.secret))
 
     def _refuse_at_once(self, error: TransportError) -> None:
@@ -408,22 +374,24 @@ class Session:
             raise ConfigError(f"the TLS of {url} is not the one of the invite: {error}; ask for a new invite")
         self.traffic.failures += 1
         draw = self._random.random()
-        pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, cause=self._outage.cause)
+        pause_s, asks_url = retries.failed(
+            now, error.trouble, draw, asked_s=error.asked_s, cause=self._outage.cause
+        )
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of the server, attempt %d: %s", retries.n_failed, cause)
         if self.invite.place is not None:
             if error.trouble is not Trouble.BUSY:
                 self._take_host()
-        elif pause.asks_url or self._options.url_file is not None:
-            self._look_for_url(pause.asks_url)
-        if self._is_closed.wait(pause.seconds):
+        elif asks_url or self.options.url_file is not None:
+            self._look_for_url(asks_url)
+        if self._is_closed.wait(pause_s):
             raise PeerLost("the session was closed")
 
     def _plain_problem(self) -> str | None:
         """Return why a server ends a connection without TLS, if it wants TLS."""
         url = urlsplit(self.invite.url)
-        if url.scheme != "http" or url.hostname is None or self._options.proxy is not None:
+        if url.scheme != "http" or url.hostname is None or self.options.proxy is not None:
             return None
         return tls_problem(url.hostname, url.port or 80, TlsFiles())
 
@@ -441,13 +409,13 @@ class Session:
     def _look_for_url(self, may_ask: bool) -> None:
         """Use the URL of the file, or ask a person for one."""
         url = None
-        if self._options.url_file is not None:
+        if self.options.url_file is not None:
             try:
-                url = self._options.url_file.read_text().strip()[:2048]
+                url = self.options.url_file.read_text().strip()[:2048]
             except (OSError, UnicodeDecodeError) as error:
-                _log.warning("cannot read the URL in %s: %s", self._options.url_file, error)
-        elif may_ask and self._options.ask_url is not None:
-            url = self._options.ask_url()
+                _log.warning("cannot read the URL in %s: %s", self.options.url_file, error)
+        elif may_ask and self.options.ask_url is not None:
+            url = self.options.ask_url()
         if not url or url.rstrip("/") == self.invite.url:
             return
         try:

@@ -29,7 +29,7 @@ class PartSizes:
         self.bytes = min(max(first_bytes, self._min_bytes), self._max_bytes)
 
     def limit(self, max_bytes: int) -> None:
-        """The server has announced how long a part may be."""
+        """No later part may be longer, as the server has announced."""
         self._max_bytes = min(self._max_bytes, max(max_bytes, 1))
         self._min_bytes = min(self._min_bytes, self._max_bytes)
         self.bytes = min(self.bytes, self._max_bytes)
@@ -55,9 +55,7 @@ class PartSizes:
         """
         if n <= LEAST_PART_BYTES:
             return False
-        self._max_bytes = max(n // 2, LEAST_PART_BYTES)
-        self._min_bytes = min(self._min_bytes, self._max_bytes)
-        self.bytes = min(self.bytes, self._max_bytes)
+        self.limit(max(n // 2, LEAST_PART_BYTES))
         return True
 
     def cut(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import ConfigError
 from ..job import Job
 from ..wire.invite import Invite
-from .batches import Batches, Indices, LeasedIndices, RankIndices, RunOver
+from .batches import LeasedIndices, RankIndices, RunOver, next_batches
 from .optimizer import RemoteOptimizer
 from .options import WorkerOptions
 from .progress import Progress
@@ -76,24 +76,23 @@ def train(
         progress.joined(optimizer)
         data = job.data()
         config = optimizer.config
-        indices: Indices = (
+        indices: RankIndices | LeasedIndices = (
             LeasedIndices(optimizer.session, len(data))
             if config.data == "leases"
             else RankIndices(optimizer.joined, len(data))
         )
-        batches = Batches(job, data, indices, device)
         while not optimizer.is_over:
             if is_paused():
                 _wait_paused(optimizer, is_paused, progress)
                 continue
             progress.doing("computing")
             try:
-                taken = batches.next()
+                batches = next_batches(job, data, indices, device)
             except RunOver:
                 optimizer.finish()
                 continue
-            optimizer.lease = batches.lease
-            for samples, batch in taken:
+            optimizer.lease = indices.lease
+            for samples, batch in batches:
                 _step(optimizer, job, batch, samples, config.data == "rank")
                 if optimizer.is_over:
                     break

@@ -37,24 +37,18 @@ class RemoteWeights:
         self._session = session
         self._on_progress = on_progress
         self._memory = Memory(_FRAMES)
-        self._feedback = ErrorFeedback(session.manifest.n_parameters, Codec[self.push_codec.upper()])
+        #: What pushes have left out.
+        self.feedback = ErrorFeedback(session.manifest.n_parameters, Codec[self.push_codec.upper()])
         self._adopt(session.joined.config)
         self.contents: Contents | None = None
         self.timeline = 0
         self.version = 0
         self.summary: Summary | None = None
-        #: Number of the lease of which the samples of the next push are; 0 for none.
-        self.lease = 0
 
     @property
     def push_codec(self) -> CodecName:
         """Of the next push: this worker's own, or the server's, which may be another one after it was started again."""
         return self._session.options.push_codec or self._session.joined.config.push_codec
-
-    @property
-    def feedback(self) -> ErrorFeedback:
-        """What pushes have left out."""
-        return self._feedback
 
     def pull(self) -> bool:
         """Wait for weights other than those that are here, and take them.
@@ -73,15 +67,12 @@ class RemoteWeights:
                 self._on_progress("waiting for other workers")
             if self._download(self._target):
                 return True
-        if self.contents is not None and (self.timeline, self.version) != self._last:
+        last = (self.summary.timeline, self.summary.version)
+        if self.contents is not None and (self.timeline, self.version) != last:
             # Only a request that names no weights is answered by weights now.
             codec = self._session.joined.config.pull_codec
             self._download(lambda wait_s: f"{answers.MODEL}?codec={codec}")
         return False
-
-    @property
-    def _last(self) -> tuple[int, int] | None:
-        return None if self.summary is None else (self.summary.timeline, self.summary.version)
 
     def _download(self, target: Callable[[float], str]) -> bool:
         """Ask for weights once; return whether some have arrived."""
@@ -103,6 +94,7 @@ class RemoteWeights:
         samples: int,
         loss: float,
         present: tuple[bool, ...] | None = None,
+        lease: int = 0,
     ) -> Counted | Stale | Summary:
         """Send a gradient or a difference, computed from the weights that are here, until the server has decided; return what it said.
 
@@ -114,6 +106,7 @@ class RemoteWeights:
             samples: Samples from which it was computed, 1 or more.
             loss: Mean loss of the samples; NaN if it is not known.
             present: Whether each parameter has a gradient; None if all have one. Pieces without one are zeros.
+            lease: Number of the lease of the samples; 0 for none.
 
         Raises:
             ConfigError: the server refuses the worker for good.
@@ -124,27 +117,27 @@ class RemoteWeights:
         config = self._session.joined.config
         if config != self._config:
             self._adopt(config)
-        codec = self._feedback.codec = Codec[self.push_codec.upper()]
+        codec = self.feedback.codec = Codec[self.push_codec.upper()]
         k = top_k_count(manifest.n_parameters, options.top_k_fraction or config.top_k_fraction)
         floats, integers = buffers or (None, None)
         frame = encode_frame(
             Contents(torch.empty(0, dtype=torch.float32, device="cpu"), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
-            loss=loss, lease=self.lease, planes=config.compression, k=k, feedback=self._feedback, memory=self._memory,
+            loss=loss, lease=lease, planes=config.compression, k=k, feedback=self.feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
         try:
             self._session.run(upload)
         except BaseException:
-            self._feedback.abort()
+            self.feedback.abort()
             raise
         result = upload.result
         assert result is not None
         if isinstance(result, Counted):
-            self._feedback.commit()
+            self.feedback.commit()
         else:
-            self._feedback.abort()
+            self.feedback.abort()
             self.summary = result if isinstance(result, Summary) else None
         return result
 
@@ -166,11 +159,9 @@ class RemoteWeights:
     def _take(self, download: Download) -> None:
         header = download.header
         assert header is not None
-        is_base = self.contents is not None and (self.timeline, self.version) == (
-            header.timeline,
-            header.base,
-        )
-        base = self.contents.parameters if self.contents is not None and is_base else None
+        base = None
+        if self.contents is not None and (self.timeline, self.version) == (header.timeline, header.base):
+            base = self.contents.parameters
         contents = decode_payload(
             header, download.payload, self._session.manifest, base=base, digest=header.digest
         )

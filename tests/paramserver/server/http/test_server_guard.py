@@ -15,8 +15,8 @@ import pytest
 from raw_client import job_of, large_model
 
 from softs_fast.paramserver.server import service as service_module
+from softs_fast.paramserver.server.http import connection as connection_module
 from softs_fast.paramserver.server.http.budget import Budget
-from softs_fast.paramserver.server.http.connection import Connection, Limits
 from softs_fast.paramserver.server.http.request import Refusal
 from softs_fast.paramserver.server.http.sessions import Sessions
 from softs_fast.paramserver.server.options import ServerOptions
@@ -29,11 +29,9 @@ from softs_fast.paramserver.wire import answers
 def limited(seconds: float) -> Iterator[None]:
     """Have deadlines of so many seconds, which only those that are to be cut must miss."""
 
-    class Short(Limits):
-        head_s = body_s = answer_s = seconds
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "limits", Short)
+        for name in ("_HEAD_S", "_BODY_S", "_ANSWER_S"):
+            patch.setattr(connection_module, name, seconds)
         yield
 
 

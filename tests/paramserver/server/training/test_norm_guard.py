@@ -9,7 +9,7 @@ import torch
 from raw_client import job_of
 from torch import nn
 
-from softs_fast.paramserver.rounds.events import Share, Version
+from softs_fast.paramserver.rounds.events import Push, Share, Version
 from softs_fast.paramserver.server.training.norms import NormGuard, norm_of
 from softs_fast.paramserver.server.training.trainer import Trainer
 from softs_fast.paramserver.wire.tensors import Contents
@@ -62,7 +62,7 @@ def test_a_step_is_bounded_by_the_others() -> None:
         return nn.Linear(4, 1, bias=False)
 
     trainer = Trainer(job_of(model), norm_guard=10.0)
-    share = Share(0, "w", Version(1, 0), 1, 1.0, 0.5, 0)
+    share = Share(0, Push("w", Version(1, 0), 1, 0.5, 0), 1.0)
     before = trainer.contents()
     for _ in range(8):
         _, before = trainer.step([(share, Contents(torch.full((4,), 0.5)))], 1.0, 1.0, 0.0, before)
@@ -71,7 +71,7 @@ def test_a_step_is_bounded_by_the_others() -> None:
     _, after = trainer.step([(share, bad)], 1.0, 1.0, 0.0, before)
     # SGD with a rate of 0.1, and ten times a norm of 1.
     assert math.isclose(float((after.parameters - before.parameters).norm()), 1.0, rel_tol=1e-4)
-    assert [one.worker_id for one, _ in trainer.scaled] == ["w"]
+    assert [one.push.worker_id for one, _ in trainer.scaled] == ["w"]
 
 
 def test_the_owner_is_told_of_a_worker_ever_more_rarely(serve, enter) -> None:

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 from waiting import WATCHDOG_S
 
 from softs_fast.errors import ConfigError
-from softs_fast.paramserver.rounds.events import Share, Version
+from softs_fast.paramserver.rounds.events import Push, Share, Version
 from softs_fast.paramserver.server.training.plain import decode_state, encode_state, first_difference
 from softs_fast.paramserver.server.training.trainer import Trainer
 from softs_fast.paramserver.wire.tensors import Contents
@@ -71,7 +71,7 @@ class Late(optim.SGD):
 
 def step(trainer: Trainer, value: float = 1.0) -> tuple[str | None, Contents]:
     contents = Contents(torch.full((trainer.manifest.n_parameters,), value))
-    share = Share(0, "w", Version(1, 0), 1, 1.0, 0.5, 0)
+    share = Share(0, Push("w", Version(1, 0), 1, 0.5, 0), 1.0)
     return trainer.step([(share, contents)], 1.0, 1.0, 0.0, trainer.contents())
 
 

@@ -11,14 +11,14 @@ from raw_client import job_of, small_model
 from torch import nn, optim
 
 from softs_fast.errors import ConfigError
-from softs_fast.paramserver.rounds.events import Share, Version
+from softs_fast.paramserver.rounds.events import Push, Share, Version
 from softs_fast.paramserver.server.training.plain import decode_state, first_difference
 from softs_fast.paramserver.server.training.trainer import Trainer, mean_of
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite
 
 
 def share(rank: int, weight: float, samples: int = 1) -> Share:
-    return Share(rank, f"w{rank}", Version(1, 0), samples, weight, 0.5, rank)
+    return Share(rank, Push(f"w{rank}", Version(1, 0), samples, 0.5, rank), weight)
 
 
 def pushes(trainer: Trainer, *parts: tuple[float, float]) -> list[tuple[Share, Contents]]:

@@ -16,16 +16,7 @@ from ...wire.answers import Code
 from ...wire.header import HEADER_BYTES, PROTOCOL
 from ...wire.limits import MAX_JOIN_BYTES, MAX_REQUEST_BYTES, WHOLE_FRAME_BYTES
 from ...wire.manifest import Manifest
-from ...wire.messages import (
-    DataRange,
-    DataRequest,
-    Heartbeat,
-    JoinAnswer,
-    JoinRequest,
-    Leave,
-    RunConfig,
-    nonce_of,
-)
+from ...wire.messages import DataRange, DataRequest, Heartbeat, JoinAnswer, JoinRequest, Leave, nonce_of
 from ..driver import Driver
 from ..training.weights import PullCodec
 from .budget import LOG, Budget
@@ -59,30 +50,18 @@ class Application:
         driver: Driver of the run.
         sessions: Sessions of the workers.
         pushes: Pushes of the workers.
-        owner: Interface of the owner: what the owner sees and does.
-        manifest: Manifest of the model.
-        config: Configuration of the run, for workers.
         world_size: Workers that the run expects.
         has_token: Whether TLS lets in no peers but holders of the token of the job: they need no invite.
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        sessions: Sessions,
-        pushes: Pushes,
-        owner: Owner,
-        manifest: Manifest,
-        config: RunConfig,
-        world_size: int,
-        has_token: bool,
+        self, driver: Driver, sessions: Sessions, pushes: Pushes, world_size: int, has_token: bool
     ) -> None:
         self._driver = driver
         self._sessions = sessions
         self._pushes = pushes
-        self._owner = owner
-        self._manifest = manifest
-        self._config = config
+        self._owner = Owner(driver, pushes, sessions)
+        self._manifest, self._config = driver.weights.manifest, driver.config
         self._world_size = world_size
         self._has_token = has_token
         self.budget = Budget()
@@ -94,12 +73,12 @@ class Application:
         if scope["type"] != "http":
             return
         request = Request(scope, receive, self.budget)
-        key: bytes | None = self._sessions.answer_key
+        request.key = self._sessions.answer_key
         if request.authorization is not None:
             session = self._sessions.find(request.authorization.worker_id)
-            key = key if session is None else session.key
+            request.key = request.key if session is None else session.key
         try:
-            reply, key = await self._answer(request, key)
+            reply = await self._answer(request)
         except Refusal as refusal:
             reply = refusal.reply
         except Disconnected:
@@ -113,30 +92,31 @@ class Application:
         is_weights = reply.frame is not None
         self.n_sending += is_weights
         try:
-            await send_reply(send, reply, request, key, str(self._driver.run.version))
+            await send_reply(send, reply, request, str(self._driver.run.version))
         finally:
             self.n_sending -= is_weights
 
-    async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
-        """Return the answer, and the key that signs it."""
+    async def _answer(self, request: Request) -> Reply:
         if request.method == "GET" and (public := self._owner.public(request.path)) is not None:
             self.budget.spend()
-            return public, None
+            request.key = None
+            return public
         if self._has_token and (request.method, request.path) == ("GET", answers.INVITE):
             request.prove()
-            return Reply.of(self._sessions.admission), None
+            request.key = None
+            return Reply.of(self._sessions.admission)
         if request.path == answers.JOIN and request.method == "POST":
             return await self._join(request)
         if not request.path.startswith("/v1/"):
             raise no_route(request)
         session = self._session(request)
         if request.path.startswith(answers.PUSH) and session.worker_id != signing.OWNER:
-            return await self._push(request, session), session.key
+            return await self._push(request, session)
         body = await request.body(MAX_REQUEST_BYTES) if request.method == "POST" else b""
         self._authenticate(request, session, body)
         if session.worker_id == signing.OWNER:
-            return await self._owner.answer(request, body), session.key
-        return await self._of_worker(request, session.worker_id, body), session.key
+            return await self._owner.answer(request, body)
+        return await self._of_worker(request, session.worker_id, body)
 
     # --- What proves itself ---
 
@@ -156,7 +136,7 @@ class Application:
         session = self._sessions.find(request.authorization.worker_id)
         if session is None:
             self.budget.spend()
-            raise failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
+            raise refusal_of(events.UNKNOWN, self._driver)
         return session
 
     def _authenticate(
@@ -175,7 +155,7 @@ class Application:
                 "send it again with a new counter",
             )
 
-    async def _join(self, request: Request) -> tuple[Reply, bytes | None]:
+    async def _join(self, request: Request) -> Reply:
         try:
             async with asyncio.timeout(_JOIN_S):
                 body = await request.body(MAX_JOIN_BYTES)
@@ -194,21 +174,19 @@ class Application:
                 "start it with the invite that the server printed",
             )
         request.prove()
-        try:
-            if not self._sessions.use_nonce(nonce):
-                raise failure(Code.REPLAYED, "the nonce of the join was used before")
-            wish = decoded(JoinRequest, body, MAX_JOIN_BYTES)
-            if PROTOCOL not in wish.protocols:
-                raise failure(
-                    Code.PROTOCOL,
-                    f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
-                    "install the same version of softs-fast on both sides",
-                )
-            # Of a large model it takes long: other workers are answered meanwhile.
-            await asyncio.to_thread(self._compare, wish.manifest)
-            return Reply.of(self._admit(wish, nonce)), key
-        except Refusal as refusal:
-            return refusal.reply, key
+        request.key = key
+        if not self._sessions.use_nonce(nonce):
+            raise failure(Code.REPLAYED, "the nonce of the join was used before")
+        wish = decoded(JoinRequest, body, MAX_JOIN_BYTES)
+        if PROTOCOL not in wish.protocols:
+            raise failure(
+                Code.PROTOCOL,
+                f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
+                "install the same version of softs-fast on both sides",
+            )
+        # Of a large model it takes long: other workers are answered meanwhile.
+        await asyncio.to_thread(self._compare, wish.manifest)
+        return Reply.of(self._admit(wish, nonce))
 
     def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
         worker_id = secrets.token_hex(8)
@@ -220,15 +198,7 @@ class Application:
             self._sessions.keep(self._driver.run.knows)
         own = self._sessions.begin(worker_id, nonce, wish.instance)
         self._driver.note(f'"{wish.name}" joins with rank {answer.rank}')
-        return JoinAnswer(
-            worker_id,
-            answer.rank,
-            self._world_size,
-            self._config,
-            own.hex(),
-            answer.version.timeline,
-            answer.version.number,
-        )
+        return JoinAnswer(worker_id, answer.rank, self._world_size, self._config, own.hex(), *answer.version)
 
     def _compare(self, theirs: str) -> None:
         if hmac.compare_digest(theirs.encode(), self._manifest.encoded):
@@ -335,14 +305,10 @@ class Application:
             )
         wish = decoded(DataRequest, body)
         answer = self._driver.tell(events.Take(worker_id, wish.n, wish.number))
-        if isinstance(answer, events.NoData):
-            return Reply(HTTPStatus.NO_CONTENT)
-        if isinstance(answer, events.Spent):
-            raise failure(
-                Code.SPENT, f"the lease {wish.number} was used or taken back", "ask with the next number"
-            )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
+        if not answer.ranges:
+            return Reply(HTTPStatus.NO_CONTENT)
         ranges = tuple((one.start, one.stop) for one in answer.ranges)
         return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
 

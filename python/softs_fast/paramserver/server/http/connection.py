@@ -20,8 +20,10 @@ from .budget import LOG, Budget
 from .request import CONNECTION
 from .uploads import Part
 
-__all__ = ["Connection", "Limits"]
+__all__ = ["Connection"]
 
+#: Seconds for the whole head of a request, without a byte of its body, and in which the peer takes no byte of the answer.
+_HEAD_S, _BODY_S, _ANSWER_S = 10.0, 30.0, 120.0
 #: Bytes that are taken from a socket at once, so that other peers have their turn.
 _MOST = 1 << 20
 #: Bytes that are given to the transport at once.
@@ -32,20 +34,6 @@ _SCRATCH_BYTES = 16 << 10
 _AHEAD = 8 << 10
 #: One per thread, hence one per event loop: no other call happens between `get_buffer` and `buffer_updated`.
 _LOCAL = threading.local()
-
-
-class Limits:
-    """Seconds that a peer may take; a test makes them shorter.
-
-    Attributes:
-        head_s: Seconds for the whole head of a request.
-        body_s: Seconds without a byte of the body of a request.
-        answer_s: Seconds in which the peer takes no byte of the answer.
-    """
-
-    head_s = 10.0
-    body_s = 30.0
-    answer_s = 120.0
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):
@@ -59,8 +47,6 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         app_state: State for the scopes of requests.
         budget: Budget of connections that have not proven anything.
     """
-
-    limits: type[Limits] = Limits
 
     def __init__(
         self,
@@ -134,7 +120,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the deadline of the first head."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.limits.head_s, self.abort)
+        self._head_timer = self.loop.call_later(_HEAD_S, self.abort)
         self._budget.arrived(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -171,7 +157,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().data_received(data)
         is_between = self.cycle is None or self.cycle.response_complete
         if is_between and self._head_timer is None and not self.transport.is_closing():
-            self._head_timer = self.loop.call_later(self.limits.head_s, self.abort)
+            self._head_timer = self.loop.call_later(_HEAD_S, self.abort)
         elif not is_between and self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -200,7 +186,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Begin the deadline of an answer that the peer does not take."""
         super().pause_writing()
-        self._answer_timer = self.loop.call_later(self.limits.answer_s, self.abort)
+        self._answer_timer = self.loop.call_later(_ANSWER_S, self.abort)
 
     def resume_writing(self) -> None:
         """End it."""
@@ -219,7 +205,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._body_timer.cancel()
             self._body_timer = None
         if not is_between and self.cycle.more_body and not self.transport.is_closing():
-            self._body_timer = self.loop.call_later(self.limits.body_s, self._close_if_idle)
+            self._body_timer = self.loop.call_later(_BODY_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         """The application may be slow itself: then the peer is not to blame."""

@@ -7,6 +7,7 @@ import functools
 from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
+from typing import get_args
 
 from ....monitoring import Family, metrics_text, unlabelled
 from ....records import replace
@@ -14,12 +15,11 @@ from ...rounds import events
 from ...wire import answers
 from ...wire.answers import Code
 from ...wire.limits import MAX_WAIT_S
-from ...wire.messages import Control, Status
+from ...wire.messages import Control, MemberState, RunState, Status
 from ..driver import Driver
 from .pushes import Pushes
 from .request import Reply, Request, decoded, failure, no_route
 from .sessions import Sessions
-from .uploads import Uploads
 
 __all__ = ["Owner"]
 
@@ -36,6 +36,14 @@ _POLICY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+#: What the run is told by an action of the owner; a kick names a worker.
+_EVENTS: dict[str, events.Event] = {
+    "start": events.Start(),
+    "pause": events.Pause("by the owner"),
+    "resume": events.Resume(),
+    "stop": events.Stop("stopped by the owner"),
 }
 
 
@@ -63,8 +71,9 @@ class Owner:
             status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
             return Reply(status, text, "text/plain; charset=utf-8")
         if path == "/metrics":
-            text = _metrics(self._driver, self._uploads, self._pushes.n_bytes, self.sent_bytes).encode()
-            return Reply(HTTPStatus.OK, text, "text/plain; version=0.0.4")
+            upload_bytes = self._uploads.n_bytes + self._driver.kept_bytes
+            numbers = _metrics(self._driver, upload_bytes, self._pushes.n_bytes, self.sent_bytes)
+            return Reply(HTTPStatus.OK, numbers.encode(), "text/plain; version=0.0.4")
         return _page(path)
 
     async def answer(self, request: Request, body: bytes) -> Reply:
@@ -111,21 +120,12 @@ class Owner:
 
     def _control(self, body: bytes) -> None:
         wish = decoded(Control, body)
-        tell = self._driver.tell
-        match wish.action:
-            case "start":
-                tell(events.Start())
-            case "pause":
-                tell(events.Pause("by the owner"))
-            case "resume":
-                tell(events.Resume())
-            case "stop":
-                tell(events.Stop("stopped by the owner"))
-            case "kick":
-                if isinstance(tell(events.Kick(wish.worker_id, "by the owner")), events.Unknown):
-                    text = f"there is no worker {wish.worker_id[:64]}"
-                    raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
-                self._uploads.drop(wish.worker_id)
+        answer = self._driver.tell(_EVENTS.get(wish.action) or events.Kick(wish.worker_id, "by the owner"))
+        if answer == events.UNKNOWN:
+            text = f"there is no worker {wish.worker_id[:64]}"
+            raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
+        if wish.action == "kick":
+            self._uploads.drop(wish.worker_id)
         self._driver.note(f"the owner says {wish.action}")
         self._driver.notify()
 
@@ -143,55 +143,31 @@ def _read(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
 
 
-def _metrics(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: int) -> str:
+def _metrics(driver: Driver, upload_bytes: int, received_bytes: int, sent_bytes: int) -> str:
     """Return the numbers of the server in the text format of Prometheus."""
-    status = driver.status()
+    status, metric = driver.status(), driver.evaluation.last
     states = Counter(member.state for member in status.members)
-    run_states = ("waiting", "open", "grace", "apply", "paused", "done")
+    run_states = [({"state": one}, float(status.state == one)) for one in get_args(RunState)]
+    workers = [({"state": one}, float(states[one])) for one in get_args(MemberState)]
     families: list[Family] = [
-        ("paramserver_version", "gauge", "Version of the weights.", unlabelled(status.version)),
-        ("paramserver_timeline", "gauge", "Times that the server was started.", unlabelled(status.timeline)),
-        (
-            "paramserver_state",
-            "gauge",
-            "1 for what the run does.",
-            [({"state": name}, float(status.state == name)) for name in run_states],
-        ),
-        (
-            "paramserver_workers",
-            "gauge",
-            "Workers by state.",
-            [({"state": name}, float(states[name])) for name in ("joining", "active", "paused", "stalled")],
-        ),
-        ("paramserver_pushes_pending", "gauge", "Pushes that no step has used.", unlabelled(status.have)),
-        ("paramserver_samples_total", "counter", "Samples that steps have used.", unlabelled(status.samples)),
-        (
-            "paramserver_refused_total",
-            "counter",
-            "Requests with a push that did not count.",
-            unlabelled(status.refused),
-        ),
-        ("paramserver_skipped_total", "counter", "Steps that were not finite.", unlabelled(status.skipped)),
-        ("paramserver_received_bytes_total", "counter", "Bytes of pushes.", unlabelled(received_bytes)),
-        ("paramserver_sent_bytes_total", "counter", "Bytes of weights.", unlabelled(sent_bytes)),
-        ("paramserver_upload_bytes", "gauge", "Memory of pushes.", unlabelled(uploads.n_bytes)),
-        ("paramserver_step_seconds", "gauge", "Length of the last step.", unlabelled(driver.step_s)),
-        (
-            "paramserver_file_failing",
-            "gauge",
-            "1 if the last file could not be written.",
-            unlabelled(float(driver.file_trouble is not None)),
-        ),
+        ("state", "gauge", "1 for what the run does.", run_states),
+        ("workers", "gauge", "Workers by state.", workers),
     ]
-    if status.loss is not None:
-        families.append(("paramserver_loss", "gauge", "Mean loss of the last step.", unlabelled(status.loss)))
-    if driver.evaluation.last is not None:
-        families.append(
-            (
-                "paramserver_metric",
-                "gauge",
-                "Result of the last evaluation.",
-                unlabelled(driver.evaluation.last),
-            )
-        )
-    return metrics_text(families)
+    for name, kind, text, value in (
+        ("version", "gauge", "Version of the weights.", status.version),
+        ("timeline", "gauge", "Times that the server was started.", status.timeline),
+        ("pushes_pending", "gauge", "Pushes that no step has used.", status.have),
+        ("samples_total", "counter", "Samples that steps have used.", status.samples),
+        ("refused_total", "counter", "Requests with a push that did not count.", status.refused),
+        ("skipped_total", "counter", "Steps that were not finite.", status.skipped),
+        ("received_bytes_total", "counter", "Bytes of pushes.", received_bytes),
+        ("sent_bytes_total", "counter", "Bytes of weights.", sent_bytes),
+        ("upload_bytes", "gauge", "Memory of pushes.", upload_bytes),
+        ("step_seconds", "gauge", "Length of the last step.", driver.step_s),
+        ("file_failing", "gauge", "1 if the last file could not be written.", float(driver.file_trouble is not None)),
+        ("loss", "gauge", "Mean loss of the last step.", status.loss),
+        ("metric", "gauge", "Result of the last evaluation.", metric),
+    ):  # fmt: skip
+        if value is not None:
+            families.append((name, kind, text, unlabelled(value)))
+    return metrics_text((f"paramserver_{name}", kind, text, values) for name, kind, text, values in families)

@@ -12,8 +12,7 @@ from ...wire.answers import Code
 from ...wire.frame import check_header, decode_payload
 from ...wire.header import FrameHeader, Kind
 from ...wire.limits import MAX_PART_BYTES
-from ...wire.manifest import Manifest
-from ...wire.messages import Counted, RunConfig, Stale, UploadState
+from ...wire.messages import Counted, Stale, UploadState
 from ...wire.tensors import Contents, first_not_finite
 from ..driver import Driver
 from .request import Refusal, Reply, Request, failure
@@ -21,31 +20,20 @@ from .uploads import Upload, Uploads
 
 __all__ = ["Pushes", "refusal_of"]
 
-#: Without room for a push, ask again after so long.
-_BUSY_S = 2.0
-
 
 class Pushes:
     """All uploads.
 
     Args:
         driver: Driver of the run.
-        manifest: Manifest of the model.
-        job: Bytes of the invite that name the job.
-        config: Configuration of the run.
-        uploads: Uploads of all workers.
+        max_bytes: Bytes of memory for uploads and pushes that no step has used.
     """
 
-    def __init__(
-        self, driver: Driver, manifest: Manifest, job: bytes, config: RunConfig, uploads: Uploads
-    ) -> None:
+    def __init__(self, driver: Driver, max_bytes: int) -> None:
         self._driver = driver
-        self._manifest = manifest
-        self._job = job
-        self._config = config
-        self._kind = Kind.DIFFERENCE if config.local_steps else Kind.GRADIENT
-        self.uploads = uploads
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._manifest, self._config = driver.weights.manifest, driver.config
+        self._kind = Kind.DIFFERENCE if driver.config.local_steps else Kind.GRADIENT
+        self.uploads = Uploads(max_bytes)
         self.n_bytes = 0
 
     async def announce(self, worker_id: str, head: bytes, rest: bytes) -> Reply:
@@ -56,7 +44,7 @@ class Pushes:
         """
         try:
             header = FrameHeader.decode(head)
-            check_header(header, self._manifest, self._job)
+            check_header(header, self._manifest, self._driver.weights.job)
             if header.kind is not self._kind:
                 raise WireError(
                     f"a push is a {header.kind.name.lower()}; this run has {self._kind.name.lower()}s"
@@ -73,14 +61,7 @@ class Pushes:
         base = Version(header.timeline, header.version)
         self._check(self._driver.tell(events.Offer(worker_id, base, header.lease or None)))
         present = {one.worker_id for one in self._driver.status().members}
-        upload = self.uploads.begin(worker_id, header, head, present)
-        if upload is None:
-            raise failure(
-                Code.BUSY,
-                self.uploads.trouble,
-                "the worker waits; the owner raises --max-upload-bytes",
-                retry_s=_BUSY_S,
-            )
+        upload = self.uploads.begin(worker_id, header, head, present, self._driver.kept_bytes)
         if upload.head != head:
             # The one before has arrived, and is looked at: it counts, if it can be read.
             await self._finish(upload)
@@ -91,8 +72,7 @@ class Pushes:
             part.arrived(len(rest) - upload.offset)
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
-        state = UploadState(upload.offset, self._config.max_part_bytes)
-        return Reply.of(state, HTTPStatus.CREATED)
+        return Reply.of(self._state(upload), HTTPStatus.CREATED)
 
     async def part(self, upload: Upload, request: Request, offset: int) -> Reply:
         """Take a part of a push.
@@ -104,8 +84,7 @@ class Pushes:
         self._check(self._driver.tell(events.Offer(upload.worker_id, upload.base, upload.lease)), upload)
         if upload.result is None:
             if offset != upload.offset:
-                state = UploadState(upload.offset, self._config.max_part_bytes)
-                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
+                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, self._state(upload))
             try:
                 part = upload.begin_part(request.length(MAX_PART_BYTES) or 0)
             except WireError as error:
@@ -116,18 +95,15 @@ class Pushes:
             finally:
                 self.n_bytes += part.n
             if not is_whole:
-                state = UploadState(upload.offset, self._config.max_part_bytes)
-                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
+                raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, self._state(upload))
         if upload.is_complete:
             return Reply.of(await self._finish(upload))
         # While the next part is on its way.
         asyncio.get_running_loop().run_in_executor(None, upload.hash_arrived)
-        return Reply.of(UploadState(upload.offset, self._config.max_part_bytes), HTTPStatus.ACCEPTED)
+        return Reply.of(self._state(upload), HTTPStatus.ACCEPTED)
 
-    async def close(self) -> None:
-        """Wait for pushes that are being looked at."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    def _state(self, upload: Upload) -> UploadState:
+        return UploadState(upload.offset, self._config.max_part_bytes)
 
     async def _finish(self, upload: Upload) -> Counted:
         """Look at a push of which all bytes are here, once, however many requests ask; the peer may be gone meanwhile."""
@@ -135,9 +111,7 @@ class Pushes:
             upload.result = asyncio.get_running_loop().create_future()
             # If no request waits any more, its exception is of no interest.
             upload.result.add_done_callback(lambda future: future.cancelled() or future.exception())
-            task = asyncio.create_task(self._look_at(upload, upload.result))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._driver.spawn(self._look_at(upload, upload.result))
         counted: Counted = await asyncio.shield(upload.result)
         return counted
 
@@ -167,14 +141,13 @@ class Pushes:
                 "lower the learning rate, or clip gradients",
             )
         content = self._driver.keep(contents)
-        self.uploads.reserved += contents.n_bytes
         loss = None if header.loss != header.loss else header.loss
         answer = self._driver.tell(
             events.Push(upload.worker_id, upload.base, header.samples, loss, content, upload.lease)
         )
         self._check(answer)
-        assert isinstance(answer, events.Counted)
-        return Counted(answer.have, answer.need)
+        assert isinstance(answer, Counted)
+        return answer
 
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
         upload.hash_arrived()
@@ -184,26 +157,23 @@ class Pushes:
 
     def _check(self, answer: events.Action | None, upload: Upload | None = None) -> None:
         """Raise what an answer of the machine means, unless the push is wanted or counts."""
-        if isinstance(answer, events.Wanted | events.Counted):
+        if isinstance(answer, events.Noted) or (isinstance(answer, Counted) and not answer.again):
             return
         if upload is not None:
             self.uploads.drop(upload.worker_id)
-        if isinstance(answer, events.AlreadyCounted):
-            status = self._driver.status()
-            raise Refusal(HTTPStatus.OK, Counted(status.have, status.need, again=True))
+        if isinstance(answer, Counted):
+            raise Refusal(HTTPStatus.OK, answer)
         raise refusal_of(answer, self._driver)
 
 
 def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
     """Return the error for an answer of the machine that is none of those that a request expects."""
     match answer:
-        case events.Stale(following, reason):
-            return Refusal(HTTPStatus.CONFLICT, Stale(following.timeline, following.number, message=reason))
+        case Stale():
+            return Refusal(HTTPStatus.CONFLICT, answer)
         case events.Over():
             return Refusal(HTTPStatus.GONE, driver.summary())
-        case events.Banned(reason):
-            return failure(Code.KICKED, reason, "ask the owner of the run")
-        case events.Full(retry_s, reason):
-            return failure(Code.FULL, reason, "wait until one leaves", retry_s=retry_s)
+        case events.Refused(code, message, remedy, retry_s):
+            return failure(code, message, remedy, retry_s=retry_s)
         case _:
-            return failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
+            raise TypeError(f"the run has no answer to a request: {answer}")

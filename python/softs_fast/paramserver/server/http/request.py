@@ -137,6 +137,8 @@ class Request:
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         self.authorization = self._parse_authorization()
+        #: Key that signs the answer; None for none.
+        self.key: bytes | None = None
 
     @cached_property
     def query(self) -> dict[str, str]:
@@ -243,14 +245,7 @@ class Request:
         return n
 
     async def read_into(self, part: Part, limit: int) -> bool:
-        """Read the body into memory of the caller.
-
-        Args:
-            part: Part that takes the body.
-            limit: Bytes that the body may have.
-
-        Returns:
-            False if the part does not take all of it.
+        """Read the body, of at most `limit` bytes, into a part; return False if that does not take all of it.
 
         Raises:
             Refusal: it is longer than the limit.
@@ -293,8 +288,8 @@ class Request:
             return None
 
 
-async def send_reply(send: Send, reply: Reply, request: Request, key: bytes | None, version: str) -> None:
-    """Send an answer, with a signature if there is a key."""
+async def send_reply(send: Send, reply: Reply, request: Request, version: str) -> None:
+    """Send an answer, with a signature if the request has a key for it."""
     headers = {**answers.HEADERS, **reply.headers, answers.VERSION: version}
     head = b"" if reply.frame is None else reply.frame.header.encode()
     if reply.frame is not None:
@@ -312,10 +307,10 @@ async def send_reply(send: Send, reply: Reply, request: Request, key: bytes | No
         headers[answers.UPLOAD_OFFSET] = str(reply.offset)
     if reply.retry_s > 0:
         headers["Retry-After"] = str(max(1, round(reply.retry_s)))
-    if key is not None:
+    if request.key is not None:
         mac = request.authorization.mac if request.authorization is not None else ""
         headers[answers.MAC] = signing.answer_mac(
-            key,
+            request.key,
             request=mac,
             status=reply.status,
             version=version,

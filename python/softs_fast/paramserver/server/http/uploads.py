@@ -10,11 +10,15 @@ from typing import Any
 
 from ....errors import WireError
 from ...rounds.events import Version
+from ...wire.answers import Code
 from ...wire.header import FrameHeader
 from ...wire.tensors import Memory
+from .request import failure
 
 __all__ = ["Part", "Upload", "Uploads"]
 
+#: Without room for a push, ask again after so long.
+_BUSY_S = 2.0
 #: Buffers of pushes that stay for the next round.
 _KEPT = 16
 
@@ -114,49 +118,55 @@ class Uploads:
     """At most one upload for each worker.
 
     Args:
-        max_bytes: Bytes of all payloads, and of what `reserved` counts, at most.
+        max_bytes: Bytes of all payloads, and of pushes that no step has used, at most.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        #: Why the last upload got no room.
-        self.trouble = ""
         self._memory = Memory(_KEPT)
         self._by_worker: dict[str, Upload] = {}
-        self.reserved = 0
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all uploads, and of pushes that no step has used."""
-        return self.reserved + sum(len(one.payload) for one in self._by_worker.values())
+        """Memory of all uploads."""
+        return sum(len(one.payload) for one in self._by_worker.values())
 
     def find(self, worker_id: str, base: Version | None = None) -> Upload | None:
         """Return the upload of a worker; None if there is none, or it is for other weights."""
         found = self._by_worker.get(worker_id)
         return found if found is not None and base in (None, found.base) else None
 
-    def begin(self, worker_id: str, header: FrameHeader, head: bytes, present: set[str]) -> Upload | None:
-        """Return the upload that a header announces, perhaps with bytes that have arrived; None without room for it.
+    def begin(
+        self, worker_id: str, header: FrameHeader, head: bytes, present: set[str], kept_bytes: int
+    ) -> Upload:
+        """Return the upload that a header announces, perhaps with bytes that have arrived.
 
         Args:
             worker_id: Id of the worker.
             header: Header of the frame.
             head: 128 bytes of the header.
             present: Ids of the members; what others have sent is dropped if memory is needed.
+            kept_bytes: Memory of pushes that no step has used.
+
+        Raises:
+            Refusal: there is no room for it.
         """
         before = self._by_worker.get(worker_id)
         if before is not None and (before.head == head or before.result is not None):
             return before
         self.drop(worker_id)
-        if self.n_bytes + header.encoded_bytes > self._max_bytes:
+        most = self._max_bytes - kept_bytes - header.encoded_bytes
+        if self.n_bytes > most:
             for gone in [one for one in self._by_worker if one not in present]:
                 self.drop(gone)
-        if self.n_bytes + header.encoded_bytes > self._max_bytes:
-            self.trouble = (
+        if self.n_bytes > most:
+            raise failure(
+                Code.BUSY,
                 f"no room for a push of {header.encoded_bytes} bytes: "
-                f"{self.n_bytes} of {self._max_bytes} are in use"
+                f"{self.n_bytes + kept_bytes} of {self._max_bytes} are in use",
+                "the worker waits; the owner raises --max-upload-bytes",
+                retry_s=_BUSY_S,
             )
-            return None
         room = self._memory.take(header.encoded_bytes)
         upload = self._by_worker[worker_id] = Upload(worker_id, header, head, room)
         return upload

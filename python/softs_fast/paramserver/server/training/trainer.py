@@ -85,15 +85,15 @@ class Trainer:
                 self.module.load_state_dict(module_state(state))
             self._compare("module")
 
-    def prepare(self) -> None:
-        """Make the optimizer and the schedule, unless they are there.
+    def prepare(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
+        """Return the optimizer and the schedule; the first call makes them.
 
         Raises:
             ConfigError: they are not those of the state, take a step only with arguments, or have a state that no file
                 can hold.
         """
         if self._built is not None:
-            return
+            return self._built
         optimizer = self._job.optimizer(self._parameters)
         schedule = None if self._job.schedule is None else self._job.schedule(optimizer)
         for name, one in (("optimizer", optimizer), ("schedule", schedule)):
@@ -107,6 +107,7 @@ class Trainer:
             self._compare("optimizer", "schedule")
             self._state = None
         self.state()
+        return self._built
 
     def contents(self) -> Contents:
         """Return copies of weights and buffers, as frames have them."""
@@ -150,7 +151,7 @@ class Trainer:
         if not is_finite(mean):
             return f"the gradient of {first_not_finite(Contents(mean), self.manifest)}", before
         self._check_parameters()
-        optimizer, schedule = self._prepared()
+        optimizer, schedule = self.prepare()
         self._undo.keep(optimizer, before)
         self._set_gradients(mean, [one.present for _, one in shares])
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -163,8 +164,7 @@ class Trainer:
             parameter.grad = None
         self._average_buffers(shares)
         after = self.contents()
-        names = [(one.name, two) for one, two in zip(self.manifest.parameters, self._parameters, strict=True)]
-        bad = first_not_finite(after, self.manifest, before.floats) or self._undo.overflowed(names)
+        bad = first_not_finite(after, self.manifest, before.floats) or self._undo.overflowed()
         if bad is not None:
             self._undo.restore()
             return bad, before
@@ -192,7 +192,7 @@ class Trainer:
             ConfigError: Something in it cannot be read back from a file.
         """
         module = self.module.state_dict()
-        optimizer, schedule = self._prepared()
+        optimizer, schedule = self.prepare()
         return {
             "module": encode_state(module, "module"),
             "metadata": encode_state(getattr(module, "_metadata", None), "module"),
@@ -237,11 +237,6 @@ class Trainer:
             has_gradient = any(one is None or one[at] for one in present)
             parameter.grad = mean[part].view(parameter.shape).to(parameter.dtype) if has_gradient else None
 
-    def _prepared(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
-        self.prepare()
-        assert self._built is not None
-        return self._built
-
     @torch.no_grad()
     def _average_buffers(self, shares: Sequence[tuple[Share, Contents]]) -> None:
         """Floating buffers are averaged as the pushes are; of integers, such as counters, the greatest is taken."""
@@ -252,8 +247,8 @@ class Trainer:
         ]
         if not sent or not self.manifest.buffers:
             return
-        total = sum(share.samples for share, _, _ in sent)
-        floats = mean_of([(share.samples, one) for share, one, _ in sent], total)
+        total = sum(share.push.samples for share, _, _ in sent)
+        floats = mean_of([(share.push.samples, one) for share, one, _ in sent], total)
         integers = torch.stack([one for _, _, one in sent]).amax(0)
         load_buffers(self.module, self.manifest, floats, integers)
 
@@ -270,11 +265,7 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], divisor: float, memory: Memor
         memory: Memory for the result; None: new memory.
     """
     n = parts[0][1].numel()
-    mean = (
-        torch.empty(n, dtype=torch.float32, device="cpu")
-        if memory is None
-        else from_bytes(memory.take(4 * n), torch.float32)
-    )
+    mean = from_bytes((memory or Memory(0)).take(4 * n), torch.float32)
     count = divisor / parts[0][0] if parts[0][0] else math.inf
     is_plain = (
         all(factor == parts[0][0] and one.dtype is torch.bfloat16 for factor, one in parts)

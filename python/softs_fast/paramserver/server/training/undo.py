@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -75,13 +75,9 @@ class Undo:
             group.clear()
             group.update(was, params=parameters)
 
-    def overflowed(self, names: Sequence[tuple[str, Tensor]]) -> str | None:
-        """Return which tensor of the optimizer the step has made infinite or NaN; None if there is none.
-
-        Args:
-            names: Names of the parameters.
-        """
-        for name, parameter in names:
+    def overflowed(self) -> str | None:
+        """Return which tensor of the optimizer the step has made infinite or NaN; None if there is none."""
+        for name, parameter in self._module.named_parameters():
             before = self._state.get(parameter, {})
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 # A number may be infinite by design, such as the best loss so far; a moment of each element may not.

@@ -52,8 +52,8 @@ class Weights:
     def __init__(
         self, job: bytes, manifest: Manifest, first: Committed, n_bases: int, has_planes: bool
     ) -> None:
-        self._job = job
-        self._manifest = manifest
+        self.job = job
+        self.manifest = manifest
         self._n_bases = n_bases
         self._memory = Memory(_FRAMES)
         self._has_planes = has_planes
@@ -90,8 +90,8 @@ class Weights:
             committed.contents,
             kind=Kind.WEIGHTS,
             codec=Codec[codec.upper()],
-            job=self._job,
-            manifest=self._manifest,
+            job=self.job,
+            manifest=self.manifest,
             timeline=committed.version.timeline,
             version=committed.version.number,
             planes=self._has_planes,
