@@ -36,5 +36,9 @@ def _families(status: Status) -> Iterator[Family]:
     )
     for name, text, value in gauges:
         yield f"coordinator_{name}", "gauge", text, unlabelled(value)
-    causes = [({"cause": one.cause}, one.number) for one in status.n_fences]
-    yield "coordinator_fences_total", "counter", "Epochs that have ended, by cause.", causes
+    yield (
+        "coordinator_fences_total",
+        "counter",
+        "Epochs that have ended, by cause.",
+        [({"cause": one.cause}, one.number) for one in status.n_fences],
+    )

@@ -111,7 +111,7 @@ def test_without_heartbeats_a_worker_is_gone(monkeypatch: pytest.MonkeyPatch) ->
         driver = Driver(Job(job, 1, asyncio.get_running_loop().time()), None)
         workers = HeartbeatWorkers(driver, "job", 4)
         assert (await workers.register(r.RegisterWorkerRequest("w0", "a"), None)).rank == 0
-        while driver.n_connections:
+        while driver._connections:
             await driver.changed.wait()
         with pytest.raises(PeerLost, match="is not registered"):
             workers.heartbeat(r.HeartbeatRequest("w0"), None)

@@ -8,17 +8,19 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...durable import Log as DurableLog
 from ...errors import ConfigError, WireError
 from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, Tick
 from ..job.job import Job
 from ..job.messages import Fence, Follow, FromWorker, Table, ToWorker
 from ..job.status import Status
-from ..wire.formats import TO_WORKER
+from ..wire.formats import RECORDS, TO_WORKER
 from .keys import Keys
-from .logs import LOGGER
-from .state_file import StateFile
 
-__all__ = ["Connection", "Driver"]
+__all__ = ["LOGGER", "Connection", "Driver"]
+
+#: The logger of a coordinator that is given none.
+LOGGER = logging.getLogger("softs_fast.coordination")
 
 
 class Connection(Protocol):
@@ -36,7 +38,7 @@ class Driver:
 
     Args:
         machine: State machine of the job.
-        state_file: File to which records are written; None: a restart begins a new job.
+        state_file: Log to which records are written; None: a restart begins a new job.
         logger: Logger of what happens.
 
     Attributes:
@@ -47,7 +49,7 @@ class Driver:
         changed: Event that is set when the status may be another one; each change makes a new one.
     """
 
-    def __init__(self, machine: Job, state_file: StateFile | None, logger: logging.Logger = LOGGER) -> None:
+    def __init__(self, machine: Job, state_file: DurableLog | None, logger: logging.Logger = LOGGER) -> None:
         self._logger = logger
         self.keys = Keys()
         self.table: Table | None = None
@@ -61,11 +63,6 @@ class Driver:
         self.changed = asyncio.Event()
         self._encoded: tuple[ToWorker, bytes] | None = None
         self.handle(Tick())
-
-    @property
-    def n_connections(self) -> int:
-        """How many workers are connected."""
-        return len(self._connections)
 
     def connect(self, connection: Connection) -> int:
         """Return the number of a new connection; what is sent on it goes to `connection`."""
@@ -95,7 +92,7 @@ class Driver:
             outputs = self._machine.handle(self._loop.time(), event)
             self._do(outputs)
             if self._file is not None and self._file.needs_compacting:
-                self._file.compact(self._machine.records())
+                self._file.replace([RECORDS.encode(record) for record in self._machine.records()])
             self._set_timer()
         except ConfigError:
             raise
@@ -131,7 +128,7 @@ class Driver:
                         self._connections.pop(number).finish()
                 case Persist(record):
                     if self._file is not None:
-                        self._file.append(record)
+                        self._file.append(RECORDS.encode(record))
                 case Log(text, is_warning):
                     self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
