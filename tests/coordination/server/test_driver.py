@@ -194,7 +194,7 @@ async def test_keys_live_from_a_table_to_its_fence(bench: Bench) -> None:
     bench.do(Send(number, Fence(7, 1, "gone", 0, "")))
     with pytest.raises(PeerLost, match="epoch 1 is over"):
         await bench.driver.keys.apply(ask, None)
-    assert bench.driver.table is None
+    assert bench.driver.keys.table is None
 
 
 @driven

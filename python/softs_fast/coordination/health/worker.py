@@ -54,10 +54,8 @@ class WorkerHealth:
         self._worker = worker
         pages = {"/readyz": lambda: readiness_page(worker.not_ready), "/healthz": lambda: Page("alive\n")}
         self._pages = PageServer(pages, http, what="health", allow_remote=allow_remote)
-        self._grpc: Any = None
         self._address = None if grpc is None else page_address(grpc, "health", allow_remote)
-        if grpc is not None:
-            self._grpc = import_grpc()
+        self._grpc: Any = None if grpc is None else import_grpc()
         self._server: Any = None
         self._pid = os.getpid()
         self._ended = threading.Event()

@@ -42,8 +42,7 @@ class Driver:
         logger: Logger of what happens.
 
     Attributes:
-        keys: Store of the present epoch.
-        table: Table of the open epoch; None if no epoch is open, or a coordinator before opened it.
+        keys: Store of the present epoch, with its table.
         failure: Future with the exception that ends this coordinator: a defect of the machine, or a state file that
             cannot be written.
         changed: Event that is set when the status may be another one; each change makes a new one.
@@ -52,7 +51,6 @@ class Driver:
     def __init__(self, machine: Job, state_file: DurableLog | None, logger: logging.Logger = LOGGER) -> None:
         self._logger = logger
         self.keys = Keys()
-        self.table: Table | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._machine = machine
@@ -133,22 +131,14 @@ class Driver:
                     self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _note(self, message: ToWorker) -> None:
-        """Keep the store and the table of the epoch that is open."""
-        if isinstance(message, Table):
-            self.keys.open(message)
-            self.table = message
-        elif isinstance(message, Follow):
-            self.keys.admit(message)
-        elif isinstance(message, Fence) and self._ends_the_epoch(message):
-            self.keys.close()
-            self.table = None
-
-    def _ends_the_epoch(self, fence: Fence) -> bool:
-        """Return whether a fence is of the open epoch: a worker that was in another one is told of that."""
-        table = self.table
-        return (
-            table is not None and not fence.planned and (fence.boot, fence.epoch) == (table.boot, table.epoch)
-        )
+        """Keep the store of the epoch that is open."""
+        match message:
+            case Table():
+                self.keys.open(message)
+            case Follow():
+                self.keys.admit(message)
+            case Fence():
+                self.keys.fence(message)
 
     def _encode(self, message: ToWorker) -> bytes:
         """Encode a message; one that goes to many workers is the same object, and is encoded once."""

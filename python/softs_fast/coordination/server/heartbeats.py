@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import PeerLost
@@ -104,7 +104,7 @@ class HeartbeatWorkers:
         Raises:
             PeerLost: no epoch is open, the worker is no member of it, or too many checkpoints are being written.
         """
-        table = self._driver.table
+        table = self._driver.keys.table
         if table is None:
             raise PeerLost("no epoch is open, so no checkpoint can begin; register again")
         if identity is not None and all(member.worker_id != identity for member in table.members):
@@ -132,7 +132,7 @@ class HeartbeatWorkers:
             raise PeerLost(
                 f'checkpoint "{request.checkpoint_id[:64]}" of epoch {request.epoch} is not being written'
             )
-        if checkpoint.table != self._driver.table:
+        if checkpoint.table != self._driver.keys.table:
             raise PeerLost(
                 f"the members' epoch {checkpoint.table.epoch} is over, and with it the checkpoint; start it again"
             )
@@ -163,10 +163,10 @@ class HeartbeatWorkers:
         if len(self._workers) >= self._most:
             raise PeerLost(f"{self._most} workers without a stream are registered, the most that may be")
         hello = Hello(self._job, request.worker_id, new_incarnation(), address=request.address)
-        worker = _Worker(hello, identity, self._say, self._remove)
+        worker = _Worker(self, hello, identity)
         worker.number = self._driver.connect(worker)
         self._workers[request.worker_id] = worker
-        self._say(worker, worker.machine.connected())
+        self._driver.receive(worker.number, worker.machine.connected(), identity)
         return worker
 
     def _say(self, worker: _Worker, actions: Sequence[Action]) -> None:
@@ -195,19 +195,12 @@ class _Checkpoint:
 class _Worker:
     """A worker without a stream; what is sent to it waits for its next request."""
 
-    def __init__(
-        self,
-        hello: Hello,
-        identity: str | None,
-        say: Callable[[_Worker, Sequence[Action]], None],
-        end: Callable[[_Worker], None],
-    ) -> None:
+    def __init__(self, owner: HeartbeatWorkers, hello: Hello, identity: str | None) -> None:
+        self._owner = owner
         self.worker_id = hello.worker_id
         self.identity = identity
         self.machine = Participant(hello)
         self.number = 0
-        self._say = say
-        self._end = end
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Table] = self._loop.create_future()
@@ -222,7 +215,7 @@ class _Worker:
         for action in self.machine.receive(message):
             match action:
                 case Say():
-                    self._loop.call_soon(self._say, self, [action])
+                    self._loop.call_soon(self._owner._say, self, [action])
                 case Build(table):
                     self.machine.prepared()
                     self.opened.set_result(table)
@@ -231,7 +224,7 @@ class _Worker:
 
     def finish(self) -> None:
         """End the connection, after what the machine has decided is done."""
-        self._loop.call_soon(self._end, self)
+        self._loop.call_soon(self._owner._remove, self)
 
     def begin_anew(self) -> list[Action]:
         """Begin to wait for the next table; return what is to be said."""
@@ -248,7 +241,7 @@ class _Worker:
     def expect_heartbeat(self) -> None:
         """Give the worker up if no heartbeat comes in time."""
         self.rest()
-        self._timer = self._loop.call_later(_TIMEOUT_S, self._end, self)
+        self._timer = self._loop.call_later(_TIMEOUT_S, self._owner._remove, self)
 
     def rest(self) -> None:
         """Expect no heartbeat."""

@@ -9,23 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...records import Record
 from ...repeated_log import RepeatedLog
 from ..health import service as health_service
 from ..health.readiness import coordinator_reason
 from ..requirements import import_grpc
 from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
-from ..wire.requests import (
-    AdminReply,
-    EndCheckpointRequest,
-    HeartbeatRequest,
-    KeysRequest,
-    RegisterWorkerRequest,
-    Reply,
-    Request,
-    StartCheckpointRequest,
-    UnregisterWorkerRequest,
-)
 from .driver import Driver
 from .guard import Denied, Guard
 from .heartbeats import HeartbeatWorkers
@@ -89,17 +79,17 @@ class Service:
         self._heartbeats.close()
 
     async def _session(self, _: Any, context: Any) -> None:
-        async def serve() -> None:
-            identity = self._guard.worker(context)
-            if self._n_streams >= self._most_workers:
-                raise _Full(f"{self._most_workers} workers are connected, the most that may be")
-            self._n_streams += 1
-            try:
-                await WorkerStream(self._driver, context, identity).serve()
-            finally:
-                self._n_streams -= 1
+        await answered(self._serve(context), context, self._refusals)
 
-        await answered(serve(), context, self._refusals)
+    async def _serve(self, context: Any) -> None:
+        identity = self._guard.worker(context)
+        if self._n_streams >= self._most_workers:
+            raise _Full(f"{self._most_workers} workers are connected, the most that may be")
+        self._n_streams += 1
+        try:
+            await WorkerStream(self._driver, context, identity).serve()
+        finally:
+            self._n_streams -= 1
 
     def _unary(self, answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Any:
         async def call(data: bytes, context: Any) -> Any:
@@ -128,30 +118,30 @@ class Service:
         self._guard.administrator(context)
         action = ACTIONS.decode(data)
         self._logger.warning("administrator at %s: %s", context.peer(), action)
-        return FORMATS[AdminReply].encode(AdminReply(tuple(self._driver.handle(action))))
+        return FORMATS[requests.AdminReply].encode(requests.AdminReply(tuple(self._driver.handle(action))))
 
-    async def _reply(self, cls: type[Request], data: bytes, context: Any) -> bytes:
+    async def _reply(self, cls: type[requests.Request], data: bytes, context: Any) -> bytes:
         identity = self._guard.worker(context)
         reply = await self._answer(FORMATS[cls].decode(data), identity)
         return FORMATS[type(reply)].encode(reply)
 
-    async def _answer(self, request: Request, identity: str | None) -> Reply:
+    async def _answer(self, request: requests.Request, identity: str | None) -> Record:
         match request:
-            case KeysRequest():
+            case requests.KeysRequest():
                 if request.job != self._job:
                     raise PeerLost(
                         f'keys of job "{request.job[:200]}"; this is the coordinator of "{self._job[:200]}"'
                     )
                 return await self._driver.keys.apply(request, identity)
-            case RegisterWorkerRequest():
+            case requests.RegisterWorkerRequest():
                 return await self._heartbeats.register(request, identity)
-            case UnregisterWorkerRequest():
+            case requests.UnregisterWorkerRequest():
                 return self._heartbeats.unregister(request, identity)
-            case HeartbeatRequest():
+            case requests.HeartbeatRequest():
                 return self._heartbeats.heartbeat(request, identity)
-            case StartCheckpointRequest():
+            case requests.StartCheckpointRequest():
                 return self._heartbeats.start_checkpoint(request, identity)
-            case EndCheckpointRequest():
+            case requests.EndCheckpointRequest():
                 return self._heartbeats.end_checkpoint(request, identity)
 
     # --- Health: whether workers can take part; told to all that have an identity, as the status is ---
