@@ -144,16 +144,7 @@ def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> T
 def _connected(
     table: Table, rank: int, size: int, place: Rendezvous, store: SessionStore, address: str | None
 ) -> LinkStrategy:
-    """Connect members, and have a fence end their calls.
-
-    Args:
-        table: Table of the epoch.
-        rank: Number of this worker among these members.
-        size: Number of these members.
-        place: Rendezvous of these members.
-        store: Store of all members.
-        address: Address of this host; None takes that on the way to the coordinator.
-    """
+    """Connect members, of which `rank`, `size` and `place` tell, and have a fence end their calls."""
     strategy = LinkStrategy.meet(
         rank,
         size,
