@@ -180,7 +180,7 @@ class World:
     def _start(self, name: str) -> None:
         self.n_started += 1
         rank = self.ranks[name] = Rank(name, self.n_started, self.ledger)
-        self._act(rank, rank.machine.connected())
+        self._tell(events.Received(rank.conn, rank.machine.connected()))
 
     def _act(self, rank: Rank, actions: list[Action]) -> None:
         for action in actions:

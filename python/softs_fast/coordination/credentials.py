@@ -29,13 +29,13 @@ class ServerCredentials(TlsFiles):
         if self.cert is None and self.ca is not None:
             raise ConfigError("the CA of peers is for TLS: give --tls-cert and --tls-key, too")
 
-    def check(self, address: Address, what: str = "coordinator") -> None:
-        """Raise unless these credentials suffice for an address, at which `what` listens.
+    def check(self, address: Address) -> None:
+        """Raise unless these credentials suffice for an address at which a coordinator listens.
 
         Raises:
             ConfigError: other machines could reach it without encryption, or without a proof of identity.
         """
-        check_reachable(address, what, tls=self.has_certificate, proof=self.verifies_peers)
+        check_reachable(address, "coordinator", tls=self.has_certificate, proof=self.verifies_peers)
 
 
 @dataclass(frozen=True)

@@ -17,47 +17,28 @@ def render_metrics(status: Status | None) -> str:
 
 
 def _families(status: Status) -> Iterator[Family]:
-    name = "coordinator"
     seated = [seat for seat in status.seats if seat.seat is not None]
-    yield f"{name}_epoch", "gauge", "Number of the last epoch.", unlabelled(status.epoch)
-    yield f"{name}_open", "gauge", "Whether that epoch is open.", unlabelled(int(status.phase == "open"))
-    yield (
-        f"{name}_phase_seconds",
-        "gauge",
-        "For how long the job has been in its phase.",
-        unlabelled(status.since_s),
+    gauges: tuple[tuple[str, str, float], ...] = (
+        ("epoch", "Number of the last epoch.", status.epoch),
+        ("open", "Whether that epoch is open.", int(status.phase == "open")),
+        ("phase_seconds", "For how long the job has been in its phase.", status.since_s),
+        ("members", "Members of the open epoch.", status.size),
+        ("seats", "Workers that have a seat.", len(seated)),
+        ("spares", "Workers without a seat.", len(status.seats) - len(seated)),
+        ("step", "Last step that a member has begun.", max((s.step for s in seated), default=0)),
+        ("step_spread", "Steps between the first and the last member.", status.spread),
+        ("table_seconds", "Time from the end of an epoch to the next one, the last time.", status.table_s),
+        (
+            "checkpoint_step",
+            "Step of the last complete checkpoint; -1 for none.",
+            -1 if status.checkpoint is None else status.checkpoint.step,
+        ),
     )
-    yield f"{name}_members", "gauge", "Members of the open epoch.", unlabelled(status.size)
-    yield f"{name}_seats", "gauge", "Workers that have a seat.", unlabelled(len(seated))
-    yield f"{name}_spares", "gauge", "Workers without a seat.", unlabelled(len(status.seats) - len(seated))
+    for name, text, value in gauges:
+        yield f"coordinator_{name}", "gauge", text, unlabelled(value)
     yield (
-        f"{name}_step",
-        "gauge",
-        "Last step that a member has begun.",
-        unlabelled(max((s.step for s in seated), default=0)),
-    )
-    yield (
-        f"{name}_step_spread",
-        "gauge",
-        "Steps between the first and the last member.",
-        unlabelled(status.spread),
-    )
-    yield (
-        f"{name}_fences_total",
+        "coordinator_fences_total",
         "counter",
         "Epochs that have ended, by cause.",
         [({"cause": one.cause}, one.number) for one in status.n_fences],
-    )
-    yield (
-        f"{name}_table_seconds",
-        "gauge",
-        "Time from the end of an epoch to the next one, the last time.",
-        unlabelled(status.table_s),
-    )
-    step = -1 if status.checkpoint is None else status.checkpoint.step
-    yield (
-        f"{name}_checkpoint_step",
-        "gauge",
-        "Step of the last complete checkpoint; -1 for none.",
-        unlabelled(step),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Family", "Labels", "metrics_text", "unlabelled"]
+__all__ = ["Family", "Field", "Labels", "families_of_fields", "metrics_text", "unlabelled"]
 
 Labels = dict[str, str]
 #: Name without the prefix, type, help, values.
 Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
+#: A family that shows a field of objects: its name, its help, the name of the field, and the factor to its unit.
+Field = tuple[str, str, str, float]
 
 
 def metrics_text(families: Iterable[Family]) -> str:
@@ -19,6 +21,13 @@ def metrics_text(families: Iterable[Family]) -> str:
 def unlabelled(value: float) -> list[tuple[Labels, float]]:
     """Return the values of a family that has one, without labels."""
     return [({}, value)]
+
+
+def families_of_fields(fields: Iterable[Field], found: Sequence[tuple[Labels, object]]) -> Iterator[Family]:
+    """Yield a family for each field of objects that have labels."""
+    for name, text, field, factor in fields:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        yield name, kind, text, [(labels, getattr(one, field) * factor) for labels, one in found]
 
 
 def _lines(family: Family) -> Iterator[str]:

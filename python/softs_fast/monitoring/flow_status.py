@@ -157,22 +157,18 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 return None
             status = _STATUS.decode(_read(link, at_s + timeout_s))
             return replace(status, at_s=at_s, error="")
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             # A socket gets its name when it listens, so no process listens any more.
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return None
+            pass
         except TimeoutError:
-            if not Process(pid, started, namespace).is_alive():  # a fork of it holds its socket
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                return None
-            text = f"no answer within {timeout_s:g} s; its Python code may hold the GIL"
-            return FlowView.silent(pid, text, at_s)
-        except FileNotFoundError:
-            return None
+            if Process(pid, started, namespace).is_alive():  # or a fork of it holds its socket
+                text = f"no answer within {timeout_s:g} s; its Python code may hold the GIL"
+                return FlowView.silent(pid, text, at_s)
         except (OSError, ValueError) as error:
             return FlowView.silent(pid, f"it cannot be asked: {error}", at_s)
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None
 
 
 def _read(link: socket.socket, end_s: float) -> bytes:

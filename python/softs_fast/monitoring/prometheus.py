@@ -6,14 +6,54 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import ConfigError, SoftsError
-from .families import Family, Labels, metrics_text, unlabelled
-from .snapshot import ClientView, Observer, Snapshot
+from .families import Family, Field, families_of_fields, metrics_text, unlabelled
+from .snapshot import Observer, Snapshot
 from .text_server import TextServer
 
 __all__ = ["Collector", "MetricsServer", "render_market", "render_metrics"]
 
 #: A broker that does not answer for so long is not up, seconds.
 _TIMEOUT_S = 2.0
+
+_BROKER: tuple[Field, ...] = (
+    ("pending_orders", "Orders at the broker, queued or leased.", "pending_orders", 1),
+    ("free_suppliers", "Suppliers that wait for orders.", "available_suppliers", 1),
+    ("clients", "Clients that are connected.", "connected_clients", 1),
+    ("suppliers", "Suppliers that are connected.", "connected_suppliers", 1),
+    ("wire_orders_total", "Orders completed through the broker.", "total_completed", 1),
+)
+_CLIENTS: tuple[Field, ...] = (("client_wire_orders", "Orders of a client at the broker.", "orders", 1),)
+_CLIENT_COUNTERS: tuple[Field, ...] = (
+    ("client_samples_total", "Samples delivered to a client.", "samples", 1),
+    ("client_wait_seconds_total", "Time that a client waited for samples.", "waited_ns", 1e-9),
+    ("client_waits_total", "How often a client waited for a sample.", "waits", 1),
+    ("client_retries_total", "Orders that were placed again.", "retries", 1),
+    ("client_failed_orders_total", "Orders that failed for good.", "failed", 1),
+    ("client_lost_orders_total", "Orders that were lost with their supplier.", "lost", 1),
+    ("client_ordered_slots", "Slots on order.", "on_order", 1),
+    ("client_finished_slots", "Slots that are finished and not taken.", "finished", 1),
+    ("client_held_slots", "Slots held by the user.", "held", 1),
+    ("client_start_time_seconds", "When the client started, since 1970.", "started_ns", 1e-9),
+)
+_LANES: tuple[Field, ...] = (
+    ("lane_positions_total", "Positions of a lane that were used or skipped.", "tail", 1),
+)
+_LANE_SUPPLIERS: tuple[Field, ...] = (
+    ("lane_supplier_samples_total", "Samples that a supplier made for a client.", "samples", 1),
+    ("lane_supplier_failed_total", "Calls of its generator that failed.", "failed", 1),
+    ("lane_supplier_busy_seconds_total", "Time in calls of its generator.", "busy_ns", 1e-9),
+    ("lane_supplier_sleeps_total", "How often it blocked to wait for orders.", "sleeps", 1),
+    ("lane_supplier_given_back_total", "Orders that it claimed and returned.", "given_back", 1),
+)
+_PRODUCTS: tuple[Field, ...] = (
+    ("product_queued_orders", "Orders of a product that no supplier has.", "queued", 1),
+    ("product_suppliers", "Suppliers that could make a product.", "suppliers", 1),
+)
+_SUPPLIERS: tuple[Field, ...] = (
+    ("supplier_leases", "Orders that a supplier has from the broker.", "leases", 1),
+    ("supplier_oldest_lease_seconds", "Age of the oldest of them.", "busy_s", 1),
+    ("supplier_lanes", "Lanes that a supplier serves.", "attached", 1),
+)
 
 
 def render_metrics(snapshot: Snapshot | None) -> str:
@@ -103,113 +143,26 @@ def render_market(endpoint: str) -> str:
 
 
 def _families(snapshot: Snapshot) -> Iterator[Family]:
-    stats = snapshot.stats
-    yield (
-        "pending_orders",
-        "gauge",
-        "Orders at the broker, queued or leased.",
-        unlabelled(stats.pending_orders),
-    )
-    yield "free_suppliers", "gauge", "Suppliers that wait for orders.", unlabelled(stats.available_suppliers)
-    yield "clients", "gauge", "Clients that are connected.", unlabelled(stats.connected_clients)
-    yield "suppliers", "gauge", "Suppliers that are connected.", unlabelled(stats.connected_suppliers)
-    yield (
-        "wire_orders_total",
-        "counter",
-        "Orders completed through the broker.",
-        unlabelled(stats.total_completed),
-    )
-    yield from _client_families(snapshot.clients or ())
-    yield from _lane_families(snapshot.clients or ())
-    products = [({"product": product.product_id}, product) for product in snapshot.products or ()]
-    yield (
-        "product_queued_orders",
-        "gauge",
-        "Orders of a product that no supplier has.",
-        [(labels, product.queued) for labels, product in products],
-    )
-    yield (
-        "product_suppliers",
-        "gauge",
-        "Suppliers that could make a product.",
-        [(labels, product.suppliers) for labels, product in products],
-    )
-    suppliers = [({"supplier": str(s.peer_id), "name": s.name}, s) for s in snapshot.suppliers or ()]
-    yield (
-        "supplier_leases",
-        "gauge",
-        "Orders that a supplier has from the broker.",
-        [(labels, s.leases) for labels, s in suppliers],
-    )
-    yield (
-        "supplier_oldest_lease_seconds",
-        "gauge",
-        "Age of the oldest of them.",
-        [(labels, s.busy_s) for labels, s in suppliers],
-    )
-    yield (
-        "supplier_lanes",
-        "gauge",
-        "Lanes that a supplier serves.",
-        [(labels, s.attached) for labels, s in suppliers],
-    )
-
-
-def _client_families(clients: tuple[ClientView, ...]) -> Iterator[Family]:
-    orders = [(_client_labels(c), c.orders) for c in clients]
-    yield "client_wire_orders", "gauge", "Orders of a client at the broker.", orders
-    counted = [(_client_labels(c), c.segment.counters) for c in clients if c.segment is not None]
-    for name, kind, text, field, unit in _CLIENT_COUNTERS:
-        yield name, kind, text, [(labels, getattr(counters, field) * unit) for labels, counters in counted]
-
-
-_CLIENT_COUNTERS = (
-    ("client_samples_total", "counter", "Samples delivered to a client.", "samples", 1),
-    ("client_wait_seconds_total", "counter", "Time that a client waited for samples.", "waited_ns", 1e-9),
-    ("client_waits_total", "counter", "How often a client waited for a sample.", "waits", 1),
-    ("client_retries_total", "counter", "Orders that were placed again.", "retries", 1),
-    ("client_failed_orders_total", "counter", "Orders that failed for good.", "failed", 1),
-    ("client_lost_orders_total", "counter", "Orders that were lost with their supplier.", "lost", 1),
-    ("client_ordered_slots", "gauge", "Slots on order.", "on_order", 1),
-    ("client_finished_slots", "gauge", "Slots that are finished and not taken.", "finished", 1),
-    ("client_held_slots", "gauge", "Slots held by the user.", "held", 1),
-    ("client_start_time_seconds", "gauge", "When the client started, since 1970.", "started_ns", 1e-9),
-)
-
-
-def _lane_families(clients: tuple[ClientView, ...]) -> Iterator[Family]:
-    segments = [(_client_labels(c), c.segment) for c in clients if c.segment is not None]
+    clients = [({"client": str(c.peer_id), "address": c.address or ""}, c) for c in snapshot.clients or ()]
+    segments = [(labels, client.segment) for labels, client in clients if client.segment is not None]
     lanes = [
         (labels | {"lane": str(lane.index), "generation": str(lane.generation)}, lane)
         for labels, segment in segments
         for lane in segment.lanes
     ]
-    positions = [(labels, lane.tail) for labels, lane in lanes]
-    yield "lane_positions_total", "counter", "Positions of a lane that were used or skipped.", positions
+    makers = [
+        (labels | {"index": str(maker.index), "pid": str(maker.pid)}, maker.counters)
+        for labels, segment in segments
+        for maker in segment.suppliers
+    ]
+    products = [({"product": product.product_id}, product) for product in snapshot.products or ()]
+    suppliers = [({"supplier": str(s.peer_id), "name": s.name}, s) for s in snapshot.suppliers or ()]
+    yield from families_of_fields(_BROKER, [({}, snapshot.stats)])
+    yield from families_of_fields(_CLIENTS, clients)
+    yield from families_of_fields(_CLIENT_COUNTERS, [(labels, one.counters) for labels, one in segments])
+    yield from families_of_fields(_LANES, lanes)
     attached = [(labels, lane.attached.bit_count()) for labels, lane in lanes]
     yield "lane_suppliers", "gauge", "Suppliers that serve a lane.", attached
-    makers = [
-        (labels | {"index": str(s.index), "pid": str(s.pid)}, s.counters)
-        for labels, segment in segments
-        for s in segment.suppliers
-    ]
-    for name, text, field, unit in _SUPPLIER_COUNTERS:
-        yield (
-            name,
-            "counter",
-            text,
-            [(labels, getattr(counters, field) * unit) for labels, counters in makers],
-        )
-
-
-_SUPPLIER_COUNTERS = (
-    ("lane_supplier_samples_total", "Samples that a supplier made for a client.", "samples", 1),
-    ("lane_supplier_failed_total", "Calls of its generator that failed.", "failed", 1),
-    ("lane_supplier_busy_seconds_total", "Time in calls of its generator.", "busy_ns", 1e-9),
-    ("lane_supplier_sleeps_total", "How often it blocked to wait for orders.", "sleeps", 1),
-    ("lane_supplier_given_back_total", "Orders that it claimed and returned.", "given_back", 1),
-)
-
-
-def _client_labels(client: ClientView) -> Labels:
-    return {"client": str(client.peer_id), "address": client.address or ""}
+    yield from families_of_fields(_LANE_SUPPLIERS, makers)
+    yield from families_of_fields(_PRODUCTS, products)
+    yield from families_of_fields(_SUPPLIERS, suppliers)

@@ -64,24 +64,24 @@ class Rates:
 def rates_between(before: Snapshot | None, after: Snapshot) -> Rates:
     """Compare two snapshots; without an earlier one there are no rates, only lanes."""
     seconds = after.at_s - before.at_s if before is not None else 0.0
-    known = {c.peer_id: c.segment for c in (before.clients if before is not None else None) or ()}
+    known: dict[int, SegmentView | None] = {}
+    wire = None
+    if before is not None and seconds > 0:
+        known = {client.peer_id: client.segment for client in before.clients or ()}
+        wire = max(after.stats.total_completed - before.stats.total_completed, 0) / seconds
     pairs: list[tuple[ClientView, SegmentView, SegmentView]] = []
     lanes: list[LaneRate] = []
     for client in after.clients or ():
-        new = client.segment
+        old, new = known.get(client.peer_id), client.segment
         if new is None:
             continue
-        old = known.get(client.peer_id)
-        if seconds <= 0 or (old is not None and old.segment_id != new.segment_id):
+        if old is not None and old.segment_id != new.segment_id:
             old = None
         if old is not None:
             pairs.append((client, old, new))
         lanes += _lanes(client, old, new, seconds)
     share = _share_with_leases(after)
     clients = {client.peer_id: _client(old, new, seconds, share) for client, old, new in pairs}
-    wire = None
-    if before is not None and seconds > 0:
-        wire = max(after.stats.total_completed - before.stats.total_completed, 0) / seconds
     return Rates(
         samples_s=sum(rate.samples_s for rate in clients.values()) if clients else None,
         wire_orders_s=wire,

@@ -218,15 +218,8 @@ class Observer:
         self._close_others(set())
 
     def _client(self, client: dict[str, Any]) -> ClientView:
-        return ClientView(
-            peer_id=client["peer_id"],
-            address=client["address"],
-            segment_id=client["segment_id"],
-            orders=client["orders"],
-            leased=client["leased"],
-            products=tuple(client["lanes"]),
-            segment=self._read_segment(client["address"], client["segment_id"]),
-        )
+        segment = self._read_segment(client["address"], client["segment_id"])
+        return ClientView(products=tuple(client.pop("lanes")), segment=segment, **client)
 
     def _read_segment(self, address: str | None, segment_id: int | None) -> SegmentView | None:
         """Read the counters at an address that a broker reported; None if that segment is not on this machine."""

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import SoftsError
-from .families import Family, Labels, metrics_text
+from .families import Family, Field, Labels, families_of_fields, metrics_text
 
 if TYPE_CHECKING:
     from ..collectives import OpMetrics, Strategy
 
 __all__ = ["families_of", "render_strategies"]
 
-_COUNTERS = (
-    ("calls", "Calls of an operation.", "n_calls"),
-    ("bytes", "Bytes of the tensors passed to it; not the traffic.", "bytes"),
-    ("seconds", "Time spent in its calls.", "seconds"),
-    ("waiting_seconds", "The part of it spent waiting for other ranks.", "waiting_s"),
-    ("errors", "Calls that raised an exception.", "errors"),
+_COUNTERS: tuple[Field, ...] = (
+    ("collective_calls_total", "Calls of an operation.", "n_calls", 1),
+    ("collective_bytes_total", "Bytes of the tensors passed to it; not the traffic.", "bytes", 1),
+    ("collective_seconds_total", "Time spent in its calls.", "seconds", 1),
+    ("collective_waiting_seconds_total", "The part of it spent waiting for other ranks.", "waiting_s", 1),
+    ("collective_errors_total", "Calls that raised an exception.", "errors", 1),
 )
 
 
@@ -50,6 +50,4 @@ def families_of(strategies: Mapping[str, Strategy]) -> Iterator[Family]:
         joined.append((labels, 1))
         found += [(labels | {"operation": kind}, metrics) for kind, metrics in operations.items()]
     yield "collective_joined", "gauge", "Whether the strategy is in a group.", joined
-    for name, text, field in _COUNTERS:
-        values = [(labels, getattr(metrics, field)) for labels, metrics in found]
-        yield f"collective_{name}_total", "counter", text, values
+    yield from families_of_fields(_COUNTERS, found)

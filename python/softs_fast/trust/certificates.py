@@ -7,13 +7,13 @@ certificate for itself, and knows those of the others. docs/security.md has the 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 __all__ = ["SERVER_NAME", "Authority", "authority_key", "mint", "self_signed"]
@@ -47,12 +47,8 @@ def authority_key(token: str) -> int:
     HKDF-SHA256 (RFC 5869) of the token's characters in ASCII gives 48 bytes, a number with the first byte as the highest.
     The key is its remainder of the order less 1, and 1 (FIPS 186-5, A.2.1).
     """
-    extracted = hmac.digest(_SALT, token.encode("ascii"), "sha256")
-    expanded = block = b""
-    while len(expanded) < _N_BYTES:
-        block = hmac.digest(extracted, block + _INFO + bytes([len(expanded) // 32 + 1]), "sha256")
-        expanded += block
-    return int.from_bytes(expanded[:_N_BYTES], "big") % (_ORDER - 1) + 1
+    derived = HKDF(hashes.SHA256(), _N_BYTES, _SALT, _INFO).derive(token.encode("ascii"))
+    return int.from_bytes(derived, "big") % (_ORDER - 1) + 1
 
 
 class Authority:

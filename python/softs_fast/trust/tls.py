@@ -93,24 +93,20 @@ class TlsFiles:
         import grpc
 
         files = self._kept(logger)
-        last = files.now()
-
-        def configuration(server: _Server) -> Any:
-            pem = server.pem
-            assert pem.key is not None
-            assert pem.cert is not None
-            return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)
+        last: _Pem | None = None
 
         def fetch() -> Any:
             """Return the files if they are others than the last time."""
             nonlocal last
-            present = files.now()
+            present, _ = files.now()
             if present is last:
                 return None
             last = present
-            return configuration(present)
+            assert present.key is not None
+            assert present.cert is not None
+            return grpc.ssl_server_certificate_configuration([(present.key, present.cert)], present.ca)
 
-        return grpc.dynamic_ssl_server_credentials(configuration(last), fetch, self.verifies_peers)
+        return grpc.dynamic_ssl_server_credentials(fetch(), fetch, self.verifies_peers)
 
     def grpc_channel(self, there: Address, options: Sequence[tuple[str, object]]) -> Any:
         """Return gRPC's channel of a client, which connects with its first call; the files are read now.
@@ -146,10 +142,10 @@ class TlsFiles:
             ConfigError: A file cannot be used, or a certificate is to be made and cryptography is not installed.
         """
         files = self._kept(logger)
-        first = files.now().context
+        _, first = files.now()
 
         def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-            connection.context = files.now().context
+            _, connection.context = files.now()
             # The protocol is chosen after this.
             connection.context.set_alpn_protocols(list(protocols))
 
@@ -220,11 +216,11 @@ class TlsFiles:
             return None
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(read_public(self.cert).decode())).digest()
 
-    def _kept(self, logger: logging.Logger) -> Kept[_Server]:
+    def _kept(self, logger: logging.Logger) -> Kept[tuple[_Pem, ssl.SSLContext]]:
         paths = [path for path in (self.cert, self.key, self.ca, self.token_file) if path is not None]
         return Kept(paths, self._read_server, logger)
 
-    def _read_server(self) -> _Server:
+    def _read_server(self) -> tuple[_Pem, ssl.SSLContext]:
         if not self.has_certificate:
             raise ConfigError(
                 "TLS of a server needs a certificate and its key: give --tls-cert and --tls-key"
@@ -234,7 +230,7 @@ class TlsFiles:
         pem, context = self._read(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED if self.verifies_peers else ssl.CERT_NONE
         self._load(context, pem)
-        return _Server(pem, context)
+        return pem, context
 
     def _read(self) -> _Pem:
         if self.token_file is not None:
@@ -299,14 +295,6 @@ class _Pem:
     key: bytes | None = field(repr=False)
     cert: bytes | None
     ca: bytes | None
-
-
-@dataclass(frozen=True)
-class _Server:
-    """What the files of a server hold."""
-
-    pem: _Pem
-    context: ssl.SSLContext
 
 
 def _blocks(pem: bytes | None, label: str = "CERTIFICATE") -> list[bytes]:

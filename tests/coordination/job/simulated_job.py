@@ -362,7 +362,7 @@ class World:
             return
         link = Link(next(self._conns), process)
         process.link = self.links[link.conn] = link
-        process.act(process.machine.connected())
+        self.send_up(link, process.machine.connected())
 
     def send_up(self, link: Link, message: FromWorker) -> None:
         link.up_s = max(link.up_s, self.now_s + self.delay(0.05))

@@ -10,7 +10,7 @@ import torch
 
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.job.participant import Build
-from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
+from softs_fast.coordination.node import TrainingState, WorkerNode, worker_link
 from softs_fast.errors import PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
@@ -53,7 +53,7 @@ class Worker:
     """A worker in one process, with a coordinator that is played by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker_node, "SessionStore", Store)
+        monkeypatch.setattr(worker_link, "SessionStore", Store)
         monkeypatch.setattr(loader_ranks, "_of_worker", None)
         self.model = torch.nn.Linear(2, 1)
         self.engine = Engine(0)

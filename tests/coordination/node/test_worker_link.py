@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import queue
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.job.participant import Build
 from softs_fast.coordination.node import worker_link
 from softs_fast.coordination.node.step_calls import StepCalls
 from softs_fast.coordination.node.worker_link import WorkerLink
@@ -55,6 +54,9 @@ class Unprintable(Exception):
 class Store:
     """A store of an epoch, for which nothing is registered."""
 
+    def __init__(self, *arguments: Any, prefix: str) -> None:
+        pass
+
     def end(self, reason: str) -> bool:
         return False
 
@@ -64,18 +66,17 @@ def member(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A member of epoch 1, and its engine; its session is never started."""
     # The test says that the epoch is over when it comes to it.
     monkeypatch.setattr(worker_link, "_ANSWER_S", 30.0)
-    link = WorkerLink("127.0.0.1:1", m.Hello("job", "w0", 1), None)
+    monkeypatch.setattr(worker_link, "SessionStore", Store)
+    engine: Any = Engine()
+    link = WorkerLink("127.0.0.1:1", m.Hello("job", "w0", 1), None, engine=lambda *_: engine)
     listener = link.session._listener
     listener.hello()
     listener.received(m.Welcome(7, 0))
     members = tuple(m.Member(rank, rank, f"w{rank}", 1, "") for rank in range(2))
     listener.received(m.Table(7, 1, members, 0, "back", (), None))
     build = link.next_build(0.0, 1.0)
-    assert build is not None
-    engine: Any = Engine()
-    store: Any = Store()
-    link.meet(store)
-    link.has_engine(engine, range(2))
+    assert isinstance(build, Build)
+    link.join(build, range(2))
     link.machine.prepared()
     link.end_call([])
     assert link.is_in(1)
@@ -196,10 +197,20 @@ def test_without_a_call_a_fence_is_answered_at_once(member: Any) -> None:
 def test_an_engine_is_refused_if_its_epoch_is_over(member: Any) -> None:
     link, engine, receive = member
     receive(FENCE)
-    for late in (link.meet, functools.partial(link.has_engine, ranks=range(2))):
-        call: Callable[[Any], None] = late
+    receive(m.Table(7, 2, link.machine.table.members, 0, "back", (), None))
+    build = link.next_build(0.0, 1.0)
+    made = []
+
+    def make(*_: Any) -> Any:
+        made.append(engine)
+        receive(m.Fence(7, 2, "gone", 1, "seat 1 is gone"))
+        return engine
+
+    link._engine = make
+    for n_made in (1, 1):
         with pytest.raises(PeerLost, match="over before its engine was there"):
-            call(engine)
+            link.join(build, range(2))
+        assert len(made) == n_made, "none is made once the epoch is over"
 
 
 def test_an_engine_that_some_members_have_closed_is_told_of_no_fence(member: Any) -> None:

@@ -26,8 +26,8 @@ from softs_fast.coordination.job.events import (
 from softs_fast.coordination.job.job import Job
 from softs_fast.coordination.job.messages import Alarm, Fence, Leave, Member, Table, ToWorker, Welcome
 from softs_fast.coordination.server.driver import Driver
-from softs_fast.coordination.server.state_file import StateFile
-from softs_fast.coordination.wire.formats import TO_WORKER
+from softs_fast.coordination.wire.formats import RECORDS, TO_WORKER
+from softs_fast.durable import Log as DurableLog
 from softs_fast.errors import ConfigError, PeerLost, SoftsError
 
 TABLE = Table(7, 1, (Member(0, 0, "a", 1, ""),), 0, "back", (), None)
@@ -64,14 +64,14 @@ class File:
         self.needs_compacting = False
         self.failure: SoftsError | None = None
 
-    def append(self, record: Record) -> None:
+    def append(self, body: bytes) -> None:
         if self.failure is not None:
             raise self.failure
-        self.notes.append(record)
+        self.notes.append(RECORDS.decode(body))
 
-    def compact(self, records: list[Record]) -> None:
+    def replace(self, bodies: list[bytes]) -> None:
         self.needs_compacting = False
-        self.notes.append(tuple(records))
+        self.notes.append(tuple(map(RECORDS.decode, bodies)))
 
 
 class Wire:
@@ -96,7 +96,7 @@ class Bench:
     def __init__(self) -> None:
         self.notes: list[Any] = []
         self.script, self.file = Script(), File(self.notes)
-        self.driver = Driver(cast(Job, self.script), cast(StateFile, self.file))
+        self.driver = Driver(cast(Job, self.script), cast(DurableLog, self.file))
         self.wires = [Wire(self.notes) for _ in range(2)]
         self.numbers = [self.driver.connect(wire) for wire in self.wires]
 
@@ -194,7 +194,7 @@ async def test_keys_live_from_a_table_to_its_fence(bench: Bench) -> None:
     bench.do(Send(number, Fence(7, 1, "gone", 0, "")))
     with pytest.raises(PeerLost, match="epoch 1 is over"):
         await bench.driver.keys.apply(ask, None)
-    assert bench.driver.table is None
+    assert bench.driver.keys.table is None
 
 
 @driven

@@ -111,10 +111,30 @@ def test_without_heartbeats_a_worker_is_gone(monkeypatch: pytest.MonkeyPatch) ->
         driver = Driver(Job(job, 1, asyncio.get_running_loop().time()), None)
         workers = HeartbeatWorkers(driver, "job", 4)
         assert (await workers.register(r.RegisterWorkerRequest("w0", "a"), None)).rank == 0
-        while driver.n_connections:
+        while driver._connections:
             await driver.changed.wait()
         with pytest.raises(PeerLost, match="is not registered"):
             workers.heartbeat(r.HeartbeatRequest("w0"), None)
+        driver.close()
+
+    run(scenario())
+
+
+def test_a_worker_is_told_of_an_epoch_that_is_to_end_for_another_one() -> None:
+    async def scenario() -> None:
+        job = JobOptions("job", 1, 2, form_timeout_s=0.01, join_s=0.01)
+        driver = Driver(Job(job, 1, asyncio.get_running_loop().time()), None)
+        workers = HeartbeatWorkers(driver, "job", 2)
+        own, beat = r.RegisterWorkerRequest("w0", "a"), r.HeartbeatRequest("w0")
+        assert (await workers.register(own, None)).epoch == 1
+        joining = asyncio.ensure_future(workers.register(r.RegisterWorkerRequest("w1", "b"), None))
+        while workers.heartbeat(beat, None).status == "OK":
+            await driver.changed.wait()
+        assert driver.keys.table is not None, "it ends after this step"
+        both = await asyncio.gather(workers.register(own, None), joining)
+        assert [answer.epoch for answer in both] == [2, 2]
+        assert workers.heartbeat(beat, None).status == "OK"
+        workers.close()
         driver.close()
 
     run(scenario())

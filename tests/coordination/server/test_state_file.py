@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from softs_fast.coordination.job.events import Agreed, Booted, Completed, Ended, StateRecord
 from softs_fast.coordination.job.messages import Member, Table, Term
-from softs_fast.coordination.server.state_file import StateFile
+from softs_fast.coordination.server.state_file import open_state_file
+from softs_fast.coordination.wire.formats import RECORDS as FORMAT
 from softs_fast.durable import Log
 from softs_fast.errors import ConfigError, DamagedError, SoftsError
 
@@ -31,18 +32,18 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path) -> bytes:
-    file = StateFile(path, "job")
-    assert file.records == []
+    file, records = open_state_file(path, "job")
+    assert records == []
     for record in RECORDS:
-        file.append(record)
+        file.append(FORMAT.encode(record))
     file.close()
     return path.read_bytes()
 
 
 def read(path: Path, job: str = "job") -> tuple[list[StateRecord], int]:
-    file = StateFile(path, job)
+    file, records = open_state_file(path, job)
     file.close()
-    return file.records, file.dropped
+    return records, file.dropped
 
 
 def test_records_are_there_again(path: Path) -> None:
@@ -85,12 +86,12 @@ def test_another_jobs_file_another_version_and_other_files_are_refused(path: Pat
 
 def test_compacting_keeps_the_lock_and_the_meaning(path: Path) -> None:
     written(path)
-    file = StateFile(path, "job")
+    file, _ = open_state_file(path, "job")
     assert not file.needs_compacting
-    file.compact(RECORDS[-2:])
+    file.replace([FORMAT.encode(record) for record in RECORDS[-2:]])
     with pytest.raises(ConfigError, match="in use by this process"):
         read(path)
-    file.append(RECORDS[0])
+    file.append(FORMAT.encode(RECORDS[0]))
     file.close()
     assert read(path) == ([*RECORDS[-2:], RECORDS[0]], 0)
     assert sorted(os.listdir(path.parent)) == ["state", "state.lock"]

@@ -30,11 +30,7 @@ class Worker(Protocol):
 def worker_reason(machine: Participant, error: Exception | None, has_left: bool, trouble: str) -> str:
     """Return why a worker has no seat in an open epoch; empty if it has one.
 
-    Args:
-        machine: State machine of the worker.
-        error: Error that has ended its session, if any.
-        has_left: Whether it has left the job.
-        trouble: Why it has no connection to the coordinator; empty if it has one.
+    That is the error that has ended its session, that it has left, its trouble with the connection, or its phase.
     """
     if error is not None:
         return str(error)
@@ -44,11 +40,7 @@ def worker_reason(machine: Participant, error: Exception | None, has_left: bool,
 
 
 def coordinator_reason(status: Status | None) -> str:
-    """Return why no worker can take part; empty if the coordinator serves them.
-
-    Args:
-        status: Status of the job; None if the coordinator does not answer.
-    """
+    """Return why no worker can take part; empty if the coordinator serves them. None: the coordinator does not answer."""
     if status is None:
         return "the coordinator does not answer"
     return f"the job has {status.phase}: {status.reason}" if status.phase in ("ended", "failed") else ""

@@ -22,10 +22,14 @@ class HealthCheckRequest(Record):
     service: Annotated[str, most(1024)]
 
 
+_Status = Literal["SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"]
+_STATUS: dict[bool | None, _Status] = {True: "SERVING", False: "NOT_SERVING", None: "SERVICE_UNKNOWN"}
+
+
 class HealthCheckResponse(Record):
     """The health of a service."""
 
-    status: Literal["SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"]
+    status: _Status
 
 
 _REQUESTS: Proto[HealthCheckRequest] = Proto(HealthCheckRequest, most_bytes=1024, what="HealthCheckRequest")
@@ -43,6 +47,4 @@ def is_known(request: bytes, names: tuple[str, ...]) -> bool:
 
 def encode_answer(is_serving: bool | None) -> bytes:
     """Return an answer; None stands for a service that is not known, which only Watch answers so."""
-    if is_serving is None:
-        return _ANSWERS.encode(HealthCheckResponse("SERVICE_UNKNOWN"))
-    return _ANSWERS.encode(HealthCheckResponse("SERVING" if is_serving else "NOT_SERVING"))
+    return _ANSWERS.encode(HealthCheckResponse(_STATUS[is_serving]))

@@ -54,15 +54,12 @@ class WorkerHealth:
         self._worker = worker
         pages = {"/readyz": lambda: readiness_page(worker.not_ready), "/healthz": lambda: Page("alive\n")}
         self._pages = PageServer(pages, http, what="health", allow_remote=allow_remote)
-        self._grpc: Any = None
         self._address = None if grpc is None else page_address(grpc, "health", allow_remote)
-        if grpc is not None:
-            self._grpc = import_grpc()
+        self._grpc: Any = None if grpc is None else import_grpc()
         self._server: Any = None
         self._pid = os.getpid()
         self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._n_watchers = 0
+        self._free = threading.BoundedSemaphore(_MOST_WATCHERS)
         self.grpc_port: int | None = None
 
     @property
@@ -88,7 +85,13 @@ class WorkerHealth:
                 options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 4096)],
                 maximum_concurrent_rpcs=_MOST_WATCHERS + 1,
             )
-            self._server.add_generic_rpc_handlers((self._handlers(),))
+            handlers = {
+                "Check": self._grpc.unary_unary_rpc_method_handler(self._check),
+                "Watch": self._grpc.unary_stream_rpc_method_handler(self._watch),
+            }
+            self._server.add_generic_rpc_handlers(
+                (self._grpc.method_handlers_generic_handler(service.SERVICE, handlers),)
+            )
             try:
                 self.grpc_port = self._server.add_insecure_port(target)
             except RuntimeError:
@@ -117,16 +120,6 @@ class WorkerHealth:
         """Stop serving."""
         self.close()
 
-    def _handlers(self) -> Any:
-        grpc = self._grpc
-        return grpc.method_handlers_generic_handler(
-            service.SERVICE,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
-            },
-        )
-
     def _is_known(self, request: bytes, context: Any) -> bool:
         try:
             return service.is_known(request, ())
@@ -141,22 +134,16 @@ class WorkerHealth:
 
     def _watch(self, request: bytes, context: Any) -> Iterator[bytes]:
         is_known = self._is_known(request, context)
-        with self._lock:
-            if self._n_watchers >= _MOST_WATCHERS:
-                context.abort(self._grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MOST_WATCHERS} watch already")
-            self._n_watchers += 1
+        if not self._free.acquire(blocking=False):
+            context.abort(self._grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_MOST_WATCHERS} watch already")
+        said: list[bool | None] = []
         try:
-            yield from self._changes(is_known, context)
+            while context.is_active():
+                now = not self._worker.not_ready if is_known else None
+                if said != [now]:
+                    said = [now]
+                    yield service.encode_answer(now)
+                if self._ended.wait(_LOOK_S):
+                    return
         finally:
-            with self._lock:
-                self._n_watchers -= 1
-
-    def _changes(self, is_known: bool, context: Any) -> Iterator[bytes]:
-        said: bool | None = None
-        if not is_known:
-            yield service.encode_answer(None)
-        while context.is_active() and not self._ended.wait(0 if is_known and said is None else _LOOK_S):
-            now = None if not is_known else not self._worker.not_ready
-            if now != said:
-                said = now
-                yield service.encode_answer(now)
+            self._free.release()

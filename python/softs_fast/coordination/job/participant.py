@@ -169,11 +169,11 @@ class Participant:
 
     # --- The connection ---
 
-    def connected(self) -> list[Action]:
-        """A connection is there."""
+    def connected(self) -> Hello:
+        """A connection is there; return its first message."""
         self._is_connected = True
         engine = self._epoch_id if self.phase in ("building", "member", "ending") else (0, 0)
-        return [Say(replace(self._hello, last=self.state, engine_boot=engine[0], engine_epoch=engine[1]))]
+        return replace(self._hello, last=self.state, engine_boot=engine[0], engine_epoch=engine[1])
 
     def disconnected(self) -> list[Action]:
         """The connection has ended; the engine goes on."""

@@ -1,9 +1,8 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
-from .engines import link_engine, memory_engine
+from .engines import link_engine, memory_engine, nccl_engine
 from .exchange import wait_for_members
 from .membership import Epoch, Membership
-from .nccl import nccl_engine
 from .training_state import Stateful, TrainingState
 from .worker_node import WorkerNode
 from .worker_step import Step

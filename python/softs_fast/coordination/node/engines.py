@@ -13,12 +13,13 @@ from ...collectives import (
     Strategy,
     SubsetRendezvous,
     Topology,
+    TorchStrategy,
     discover,
 )
 from ...errors import ConfigError, SegmentError
 from ..job.messages import Table
 from ..session.store import SessionStore
-from .exchange import EpochExchange
+from .exchange import EpochExchange, wait_for_members
 
 #: Makes the strategy of an epoch: from its table, this worker's rank, and a store of its members. It raises PeerLost if
 #: the epoch is over, or a member is lost. What ends its pending calls it gives to `SessionStore.when_over`, or it is the
@@ -26,7 +27,7 @@ from .exchange import EpochExchange
 EngineOf = Callable[[Table, int, SessionStore], Strategy]
 
 # A fence ends the wait for members, and all calls; only connections that are being made must end by themselves. They are
-# begun when all members are there, and take moments.
+# begun when all members are there, and take moments. A communicator of NCCL is made in a call.
 _MEMBERS_S = 24 * 3600.0
 _CONNECT_S = 5.0
 # Without a coordinator nothing else would end a call.
@@ -102,6 +103,21 @@ def memory_engine(
     return HierarchicalStrategy(local, cross).init(rank, size)
 
 
+def nccl_engine(table: Table, rank: int, store: SessionStore) -> Strategy:
+    """Return connections of NCCL among the members of an epoch; `torch.cuda.set_device` has chosen the device of each.
+
+    For `WorkerNode(engine=nccl_engine)`. A fence aborts the communicators on each member, and the next epoch makes new
+    ones.
+
+    Raises:
+        ConfigError: this torch has no NCCL, or the host no CUDA device.
+        PeerLost: the epoch is over, or a member is lost.
+    """
+    size = len(table.members)
+    wait_for_members(store, size, _MEMBERS_S)
+    return TorchStrategy.meet_by_nccl(rank, size, store, name=f"epoch {table.epoch}", timeout_s=_CALL_S)
+
+
 def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> Topology | None:
     """Join the group of this host, on all hosts; None, on all members, where shared memory is of no use."""
     try:
@@ -128,16 +144,7 @@ def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> T
 def _connected(
     table: Table, rank: int, size: int, place: Rendezvous, store: SessionStore, address: str | None
 ) -> LinkStrategy:
-    """Connect members, and have a fence end their calls.
-
-    Args:
-        table: Table of the epoch.
-        rank: Number of this worker among these members.
-        size: Number of these members.
-        place: Rendezvous of these members.
-        store: Store of all members.
-        address: Address of this host; None takes that on the way to the coordinator.
-    """
+    """Connect members, of which `rank`, `size` and `place` tell, and have a fence end their calls."""
     strategy = LinkStrategy.meet(
         rank,
         size,

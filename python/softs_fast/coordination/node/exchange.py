@@ -74,24 +74,25 @@ class EpochExchange:
         """Do nothing: the keys are dropped with the epoch."""
 
     def _unpacked(self, name: str) -> list[bytes]:
-        packed = b""
-        said: list[bytes] = []
-        at = 0
-        while len(said) < self._size:
-            if at + _LENGTH_BYTES <= len(packed):
-                end = at + _LENGTH_BYTES + int.from_bytes(packed[at : at + _LENGTH_BYTES], "little")
-                if end - at > _LENGTH_BYTES + _MAX_BYTES:
-                    raise WireError(
-                        f"rank 0 tells of a message of {end - at} bytes; at most {_MAX_BYTES} are possible"
-                    )
-                if end <= len(packed):
-                    said.append(packed[at + _LENGTH_BYTES : end])
-                    at = end
-                    continue
-            piece = self._store.get(f"{name}.{len(packed)}")
-            if not piece:
-                raise WireError("rank 0 tells of fewer messages than there are members")
-            packed += piece
+        packed, at = b"", 0
+
+        def take(n_bytes: int) -> bytes:
+            nonlocal packed, at
+            at += n_bytes
+            while len(packed) < at:
+                piece = self._store.get(f"{name}.{len(packed)}")
+                if not piece:
+                    raise WireError("rank 0 tells of fewer messages than there are members")
+                packed += piece
+            return packed[at - n_bytes : at]
+
+        said = []
+        for _ in range(self._size):
+            n_bytes = int.from_bytes(take(_LENGTH_BYTES), "little")
+            if n_bytes > _MAX_BYTES:
+                text = f"rank 0 tells of a message of {n_bytes} bytes; at most {_MAX_BYTES} are possible"
+                raise WireError(text)
+            said.append(take(n_bytes))
         return said
 
 

@@ -23,23 +23,14 @@ _LEAVE_S, _AWAY_S = 10.0, 1.0
 
 
 class Patience:
-    """Decides how long a worker that leaves waits for the coordinator. No clock: the time is an argument.
-
-    Args:
-        now_s: Time at which the wait begins.
-    """
+    """Decides how long a worker that leaves waits for the coordinator. No clock: the time is an argument."""
 
     def __init__(self, now_s: float) -> None:
         self._end_s = now_s + _LEAVE_S
         self._away_since_s: float | None = None
 
     def lasts(self, now_s: float, is_connected: bool) -> bool:
-        """Return whether to wait on.
-
-        Args:
-            now_s: Present time.
-            is_connected: Whether there is a connection to the coordinator.
-        """
+        """Return whether to wait on, with or without a connection to the coordinator at this time."""
         if is_connected:
             self._away_since_s = None
         elif self._away_since_s is None:
@@ -92,6 +83,13 @@ class Link(ABC):
         while is_leaving() and patience.lasts(time.monotonic(), not self.session.trouble):
             self.changed.wait(TICK_S)
 
+    def wait_for(self, is_so: Callable[[], object], bound_s: float) -> bool:
+        """Wait until something is so, for `bound_s` at most; with the lock. Return whether it is."""
+        end_s = time.monotonic() + bound_s
+        while not is_so() and time.monotonic() < end_s:
+            self.changed.wait(TICK_S)
+        return bool(is_so())
+
     # --- By both threads, with the lock ---
 
     def do(self, actions: list[Action]) -> None:
@@ -120,10 +118,7 @@ class Link(ABC):
     def hello(self) -> Hello:
         """Return the first message of a connection."""
         with self.changed:
-            [said] = self.machine.connected()
-            assert isinstance(said, Say)
-            assert isinstance(said.message, Hello)
-            return said.message
+            return self.machine.connected()
 
     def received(self, message: ToWorker) -> None:
         """Take a message."""

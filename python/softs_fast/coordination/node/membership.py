@@ -212,7 +212,7 @@ class Membership:
             except PeerLost:
                 # The store may tell that the epoch is over before its fence comes.
                 with self._changed:
-                    if not self._changed.wait_for(lambda: self._link.fence or self._link.error, _FENCE_S):
+                    if not self._link.wait_for(lambda: self._link.fence or self._link.error, _FENCE_S):
                         raise
 
     def _next_epoch(self, end_s: float, reason: str) -> Epoch:
@@ -256,15 +256,12 @@ class Membership:
 
     @contextmanager
     def checkpoint(self, path: str, step: int) -> Iterator[None]:
-        """Write this member's part of a checkpoint; by all members.
+        """Write this member's part of a checkpoint, durably, in the body; by all members, as `WorkerNode.checkpoint`.
 
-        The body writes it, durably. The checkpoint counts once the bodies of all members have ended: only then does
-        the next table name it. If the epoch ends before, it is dropped. The last member records length and digest of
-        each file, in the file ``manifest`` of a folder or in ``PATH.manifest``; `next_epoch` verifies them.
+        The next table names it only if the bodies of all members end before the epoch does; `next_epoch` verifies it.
 
         Args:
-            path: Path of the checkpoint, the same on each member, and different for each checkpoint; a file or a
-                folder that all members see, or a name that is neither, such as a URL, which has no record.
+            path: Path of the checkpoint, as there.
             step: Step of the checkpoint.
 
         Raises:

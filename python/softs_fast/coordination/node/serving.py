@@ -30,7 +30,7 @@ _FREE_BYTES = 64 << 20
 # such a model takes a moment.
 _LEAST_BYTES = 1 << 18
 
-_Phase = Literal["new", "meeting", "warming", "warm", "serving", "over"]
+_Phase = Literal["new", "meeting", "warm", "serving", "over"]
 
 
 class _Item(NamedTuple):
@@ -55,8 +55,8 @@ class Serving:
         self._channel, self._state, self._failed = channel, state, failed
         self._changed = threading.Condition()
         # new: the next step says how much memory the snapshot takes, and begins the thread, not before: the engine of the
-        # epoch may still be made; meeting: the thread makes the engine; warming: it fetches the memory, which takes several
-        # times as long as the copy; warm: the next step copies; serving; over.
+        # epoch may still be made; meeting: the thread makes the engine, and fetches the memory, which takes several times as
+        # long as the copy; warm: the next step copies; serving; over.
         self._phase: _Phase = "new"
         # Memory of the snapshot.
         self._memory: dict[str, torch.Tensor] = {}
@@ -173,10 +173,9 @@ class Serving:
             self._channel.close()
 
     def _serve(self, strategy: Strategy, source: int) -> None:
-        self._go("meeting", "warming")
         for one in self._memory.values():
             one.zero_()
-        self._go("warming", "warm")
+        self._go("meeting", "warm")
         while (item := self._next()) is not None:
             send_tree(strategy, item.text, item.tensors)
             with self._changed:

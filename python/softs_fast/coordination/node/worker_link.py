@@ -14,6 +14,7 @@ from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import Fence, Follow, Hello
 from ..job.participant import Action, Build, Copy, GiveUp, Say
+from ..job.rolling import part_of
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .engines import EngineOf, memory_engine
@@ -35,15 +36,13 @@ class WorkerLink(Link):
         strategy: Engine of the epoch; None without one.
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
         serving: Last copy of its state to followers beside steps; None without one.
+        store: Store of the epoch; None without one.
 
     Args:
-        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
-        hello: First message of a connection.
-        credentials: Credentials with which the worker proves what it is.
+        coordinator, hello, credentials, orphan_s: Those of `Link`.
         logger: Logger of what happens; None for the logger of this module.
-        orphan_s: Seconds without a coordinator after which the worker ends.
         state: State that is copied beside steps; None if `hello` says that none is.
-        engine: Function that makes the engines of such copies.
+        engine: Function that makes the engines of epochs and of such copies.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -67,7 +66,7 @@ class WorkerLink(Link):
         # As a follower, the copy that is to be begun, or was.
         self._copy: Channel | None = None
         self._job, self._worker_id = hello.job, hello.worker_id
-        self._store: SessionStore | None = None
+        self.store: SessionStore | None = None
         # Ranks in the table of the ranks of the engine.
         self._ranks: Sequence[int] = ()
         self._in_call = False
@@ -76,11 +75,6 @@ class WorkerLink(Link):
     def epoch(self) -> int:
         """The number of the last epoch; 0 before the first one."""
         return 0 if self.machine.table is None else self.machine.table.epoch
-
-    @property
-    def store(self) -> SessionStore | None:
-        """The store of the epoch; None if there is none."""
-        return self._store
 
     def is_in(self, epoch: int) -> bool:
         """Return whether it is a member of an epoch; with the lock."""
@@ -131,46 +125,43 @@ class WorkerLink(Link):
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
         """Wait until an epoch is over, for `bound_s` at most; return whether it is."""
-        end_s = time.monotonic() + bound_s
         with self.changed:
-            while self.is_in(epoch) and time.monotonic() < end_s:
-                self.changed.wait(TICK_S)
-            return not self.is_in(epoch)
+            return self.wait_for(lambda: not self.is_in(epoch), bound_s)
 
-    def meet(self, store: SessionStore) -> None:
-        """Note the store in which the engine of the epoch is made: a fence from now on ends calls of the engine.
-
-        Raises:
-            PeerLost: the epoch is over.
-        """
-        with self.changed:
-            if self.machine.phase != "building":
-                raise PeerLost("the epoch was over before its engine was there")
-            self._store = store
-
-    def has_engine(self, strategy: Strategy, ranks: Sequence[int]) -> None:
-        """Note the engine of the epoch, or that of some of its members.
+    def join(self, build: Build, ranks: Sequence[int], prefix: str = "") -> Strategy:
+        """Make the engine of some ranks of an epoch, of which this worker is one; a fence ends its calls from now on.
 
         Args:
-            strategy: Engine.
-            ranks: Ranks in the table of its members, in the order of their ranks in the engine.
+            build: Engine that is to be built.
+            ranks: Ranks in its table, in the order of their ranks in the engine.
+            prefix: Text in front of their keys.
 
         Raises:
             PeerLost: the epoch is over.
         """
+        table = part_of(build.table, ranks)
+        store = SessionStore(self.session, self._job, table, prefix=prefix)
+        with self.changed:
+            self._check_building()
+            self.store = store
+        strategy = self._engine(table, ranks.index(build.rank), store)
         with self.changed:
             self.strategy, self._ranks = strategy, ranks
-            if self.machine.phase != "building":
-                raise PeerLost("the epoch was over before its engine was there")
+            self._check_building()
+        return strategy
+
+    def _check_building(self) -> None:
+        if self.machine.phase != "building":
+            raise PeerLost("the epoch was over before its engine was there")
 
     def close_engine(self) -> None:
-        """Close an engine of some members, of which no call is pending, before that of all is made."""
+        """Drop the engine, of which no call is pending: that of some members before that of all is made."""
         with self.changed:
             strategy, self.strategy = self.strategy, None
-            # The engine uses it until its end.
-            store, self._store = self._store, None
-        assert strategy is not None
-        strategy.close()
+            # torch keeps no reference to the store, which the engine uses until its end.
+            store, self.store = self.store, None
+        if strategy is not None:
+            strategy.close()
         del store
 
     def begin_call(self, epoch: int) -> Strategy | None:
@@ -247,7 +238,7 @@ class WorkerLink(Link):
             with self.changed:
                 if isinstance(error, PeerLost):
                     # Another follower may be lost: then the coordinator begins anew without it.
-                    self.changed.wait_for(lambda: self._is_told_more(channel), _ANSWER_S)
+                    self.wait_for(lambda: self._is_told_more(channel), _ANSWER_S)
                 # The members need not wait for a worker that leaves.
                 if not self._is_told_more(channel):
                     self._unfollowed(channel, text_of_error(error))
@@ -321,21 +312,14 @@ class WorkerLink(Link):
     def drop_engine(self, reason: str) -> None:
         """End the calls of the engine, and drop it."""
         self._end_calls(reason)
-        # torch keeps no reference to the store, which the engine uses until its end.
-        store, self._store = self._store, None
-        strategy, self.strategy = self.strategy, None
-        if strategy is not None:
-            strategy.close()
-        del store
+        self.close_engine()
 
     def _end_calls(self, reason: str) -> None:
-        is_told = self._store is not None and self._store.end(reason)
+        is_told = self.store is not None and self.store.end(reason)
         # `give_up` of shared memory waits for the call that is pending.
         end = getattr(self.strategy, "abort", None) or getattr(self.strategy, "give_up", None)
         if not is_told and end is not None:
             end(reason)
 
     def _await_fence(self) -> None:
-        end_s = time.monotonic() + _ANSWER_S
-        while self.machine.awaits_fence and self.error is None and time.monotonic() < end_s:
-            self.changed.wait(TICK_S)
+        self.wait_for(lambda: not self.machine.awaits_fence or self.error is not None, _ANSWER_S)

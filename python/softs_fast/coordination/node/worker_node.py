@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -20,10 +20,9 @@ from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, Report, Term, WorkerState
 from ..job.participant import Build, state_after
-from ..job.rolling import copying, part_of
+from ..job.rolling import copying
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.session import ORPHAN_S
-from ..session.store import SessionStore
 from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine
 from .following import Comparison, can_follow
@@ -94,9 +93,9 @@ class WorkerNode:
         contract: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
-        self._job = job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
+        job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
         self._load = load
-        self._engine_of = engine or memory_engine
+        engine = engine or memory_engine
         self._join_s = join_s
         wanted = seat if seat is not None else launched_seat()
         self._worker_id = worker_id or default_worker_id(wanted)
@@ -107,9 +106,9 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
             contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
-            can_follow=can_follow(self._engine_of),
+            can_follow=can_follow(engine),
         )
-        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, state, self._engine_of)
+        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s, state, engine)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
@@ -424,11 +423,11 @@ class WorkerNode:
             ranks = copying(table)
             if build.rank in ranks and len(ranks) < len(table.members):
                 # The others receive nothing. It is closed before that of all is made: a process may have one only.
-                strategy = self._join(build, ranks, "copy/")
+                strategy = link.join(build, ranks, "copy/")
                 self._copy(strategy, ranks.index(table.source_rank), is_follower=bool(table.followers))
                 strategy.barrier()
                 link.close_engine()
-            strategy = self._join(build, range(len(table.members)))
+            strategy = link.join(build, range(len(table.members)))
             self._calls = StepCalls(link, table.epoch, strategy)
             self._place = (strategy.rank, strategy.size)
             # Loaders take the samples of this rank: torch.distributed knows nothing of it.
@@ -457,15 +456,6 @@ class WorkerNode:
         with link.changed:
             self._machine.prepared()
         link.end_call([])
-
-    def _join(self, build: Build, ranks: Sequence[int], prefix: str = "") -> Strategy:
-        """Make an engine of some ranks of an epoch, of which this worker is one; `prefix` is that of their keys."""
-        table = part_of(build.table, ranks)
-        store = SessionStore(self._link.session, self._job, table, prefix=prefix)
-        self._link.meet(store)
-        strategy = self._engine_of(table, ranks.index(build.rank), store)
-        self._link.has_engine(strategy, ranks)
-        return strategy
 
     def _copy(self, strategy: Strategy, source: int, *, is_follower: bool) -> None:
         """Copy the state of rank `source` to all others of a strategy, which may be followers; a call of all its ranks."""

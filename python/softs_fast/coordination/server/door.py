@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import EndpointInUse
 from ...trust import Address
 from ..pings import Pings
+from ..wire.formats import MAX_KEYS_BYTES
 
 __all__ = ["listen", "server_options"]
 
@@ -17,18 +18,14 @@ _HANDSHAKE_S = 5.0
 _IDLE_S = 10.0
 #: Descriptors for anything but connections, such as the state file.
 _SPARE = 64
+#: Calls of one connection at once.
+_MOST_CALLS = 128
 #: The largest number of an option.
 _MOST = (1 << 31) - 1
 
 
-def server_options(pings: Pings, most_bytes: int, most_streams: int) -> list[tuple[str, int]]:
-    """Return the options of gRPC's server; connections of peers that prove nothing end.
-
-    Args:
-        pings: Pings by which it notices that a peer does not answer.
-        most_bytes: Largest number of bytes of a message that it receives.
-        most_streams: Largest number of calls of one connection at once.
-    """
+def server_options(pings: Pings) -> list[tuple[str, int]]:
+    """Return the options of gRPC's server; connections of peers that prove nothing, or do not answer pings, end."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if descriptors == resource.RLIM_INFINITY:
         descriptors = _MOST
@@ -39,20 +36,14 @@ def server_options(pings: Pings, most_bytes: int, most_streams: int) -> list[tup
         ("grpc.max_allowed_incoming_connections", min(max(descriptors - _SPARE, 1), _MOST)),
         # A second server at the same address is an error, and never gets some of the peers.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_receive_message_length", MAX_KEYS_BYTES),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", most_streams),
+        ("grpc.max_concurrent_streams", _MOST_CALLS),
     ]
 
 
-def listen(server: Any, address: Address, credentials: Any, problem: str) -> int:
-    """Have gRPC's server listen; return the port.
-
-    Args:
-        server: Server of gRPC.
-        address: Address at which to listen.
-        credentials: Credentials of gRPC; None for a server without TLS.
-        problem: Text of the error, with a place for the address.
+def listen(server: Any, address: Address, credentials: Any) -> int:
+    """Have gRPC's server listen, with its credentials, or None for a server without TLS; return the port.
 
     Raises:
         EndpointInUse: another process listens there, or the address is not of this machine.
@@ -63,4 +54,7 @@ def listen(server: Any, address: Address, credentials: Any, problem: str) -> int
             return int(server.add_insecure_port(target))
         return int(server.add_secure_port(target, credentials))
     except RuntimeError:
-        raise EndpointInUse(problem.format(target)) from None
+        raise EndpointInUse(
+            f"cannot listen at {target}: another process does, maybe another coordinator, or the address is not of this "
+            "machine; softs-fast coordinator status tells which job it has"
+        ) from None

@@ -8,17 +8,19 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from ...durable import Log as DurableLog
 from ...errors import ConfigError, WireError
 from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, Tick
 from ..job.job import Job
 from ..job.messages import Fence, Follow, FromWorker, Table, ToWorker
 from ..job.status import Status
-from ..wire.formats import TO_WORKER
+from ..wire.formats import RECORDS, TO_WORKER
 from .keys import Keys
-from .logs import LOGGER
-from .state_file import StateFile
 
-__all__ = ["Connection", "Driver"]
+__all__ = ["LOGGER", "Connection", "Driver"]
+
+#: The logger of a coordinator that is given none.
+LOGGER = logging.getLogger("softs_fast.coordination")
 
 
 class Connection(Protocol):
@@ -36,21 +38,19 @@ class Driver:
 
     Args:
         machine: State machine of the job.
-        state_file: File to which records are written; None: a restart begins a new job.
+        state_file: Log to which records are written; None: a restart begins a new job.
         logger: Logger of what happens.
 
     Attributes:
-        keys: Store of the present epoch.
-        table: Table of the open epoch; None if no epoch is open, or a coordinator before opened it.
+        keys: Store of the present epoch, with its table.
         failure: Future with the exception that ends this coordinator: a defect of the machine, or a state file that
             cannot be written.
         changed: Event that is set when the status may be another one; each change makes a new one.
     """
 
-    def __init__(self, machine: Job, state_file: StateFile | None, logger: logging.Logger = LOGGER) -> None:
+    def __init__(self, machine: Job, state_file: DurableLog | None, logger: logging.Logger = LOGGER) -> None:
         self._logger = logger
         self.keys = Keys()
-        self.table: Table | None = None
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self._machine = machine
@@ -61,11 +61,6 @@ class Driver:
         self.changed = asyncio.Event()
         self._encoded: tuple[ToWorker, bytes] | None = None
         self.handle(Tick())
-
-    @property
-    def n_connections(self) -> int:
-        """How many workers are connected."""
-        return len(self._connections)
 
     def connect(self, connection: Connection) -> int:
         """Return the number of a new connection; what is sent on it goes to `connection`."""
@@ -95,7 +90,7 @@ class Driver:
             outputs = self._machine.handle(self._loop.time(), event)
             self._do(outputs)
             if self._file is not None and self._file.needs_compacting:
-                self._file.compact(self._machine.records())
+                self._file.replace([RECORDS.encode(record) for record in self._machine.records()])
             self._set_timer()
         except ConfigError:
             raise
@@ -131,27 +126,19 @@ class Driver:
                         self._connections.pop(number).finish()
                 case Persist(record):
                     if self._file is not None:
-                        self._file.append(record)
+                        self._file.append(RECORDS.encode(record))
                 case Log(text, is_warning):
                     self._logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
     def _note(self, message: ToWorker) -> None:
-        """Keep the store and the table of the epoch that is open."""
-        if isinstance(message, Table):
-            self.keys.open(message)
-            self.table = message
-        elif isinstance(message, Follow):
-            self.keys.admit(message)
-        elif isinstance(message, Fence) and self._ends_the_epoch(message):
-            self.keys.close()
-            self.table = None
-
-    def _ends_the_epoch(self, fence: Fence) -> bool:
-        """Return whether a fence is of the open epoch: a worker that was in another one is told of that."""
-        table = self.table
-        return (
-            table is not None and not fence.planned and (fence.boot, fence.epoch) == (table.boot, table.epoch)
-        )
+        """Keep the store of the epoch that is open."""
+        match message:
+            case Table():
+                self.keys.open(message)
+            case Follow():
+                self.keys.admit(message)
+            case Fence():
+                self.keys.fence(message)
 
     def _encode(self, message: ToWorker) -> bytes:
         """Encode a message; one that goes to many workers is the same object, and is encoded once."""

@@ -31,13 +31,11 @@ class Guard:
     Args:
         credentials: Credentials of this server.
         port: Port at which this server listens.
-        what: Name of this server, for texts.
     """
 
-    def __init__(self, credentials: ServerCredentials, port: int, what: str = "the coordinator") -> None:
+    def __init__(self, credentials: ServerCredentials, port: int) -> None:
         self._credentials = credentials
         self._port = port
-        self._what = what
 
     def identity(self, context: Any) -> str | None:
         """Return what a peer has proven to be; None for a process of this user, and for a holder of the job's token.
@@ -56,7 +54,7 @@ class Guard:
         peer = _address(context.peer())
         if peer is None or not is_ours(peer, (peer[0], self._port)):
             raise Denied(
-                f"{self._what} serves processes of its own user; start it with --token-file or --tls-ca for others",
+                "the coordinator serves processes of its own user; start it with --token-file or --tls-ca for others",
                 True,
             )
         return None

@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import PeerLost
-from ..job.messages import (
-    CheckpointBegin,
-    CheckpointEnd,
-    Fence,
-    Hello,
-    Leave,
-    Ready,
-    Refused,
-    Table,
-    ToWorker,
-    Welcome,
-    WorkerState,
-)
+from ..job.messages import CheckpointBegin, CheckpointEnd, Hello, Leave, Table, ToWorker
+from ..job.participant import Action, Build, GiveUp, Participant, Say
 from ..launcher import new_incarnation
 from ..wire.requests import (
     EndCheckpointRequest,
@@ -75,8 +64,7 @@ class HeartbeatWorkers:
         if worker is None:
             worker = self._add(request, identity)
         elif worker.is_fenced:
-            worker.prepare()
-            self._ready(worker)
+            self._say(worker, worker.begin_anew())
         # While the call lasts it is the sign of life.
         worker.rest()
         try:
@@ -116,24 +104,20 @@ class HeartbeatWorkers:
         Raises:
             PeerLost: no epoch is open, the worker is no member of it, or too many checkpoints are being written.
         """
-        table = self._driver.table
+        table = self._driver.keys.table
         if table is None:
             raise PeerLost("no epoch is open, so no checkpoint can begin; register again")
         if identity is not None and all(member.worker_id != identity for member in table.members):
             raise PeerLost(
                 f'"{identity}" is no member of epoch {table.epoch}, so it begins none of its checkpoints'
             )
-        for name, checkpoint in list(self._checkpoints.items()):
-            if (checkpoint.boot, checkpoint.epoch) != (table.boot, table.epoch):
-                del self._checkpoints[name]
+        self._checkpoints = {name: one for name, one in self._checkpoints.items() if one.table == table}
         if len(self._checkpoints) >= _MOST_CHECKPOINTS:
             raise PeerLost(
                 f"{_MOST_CHECKPOINTS} checkpoints of epoch {table.epoch} are being written already"
             )
         name = secrets.token_hex(16)
-        self._checkpoints[name] = _Checkpoint(
-            table.boot, table.epoch, request.epoch, request.path, len(table.members)
-        )
+        self._checkpoints[name] = _Checkpoint(table, request.epoch, request.path)
         return StartCheckpointResponse(name, table.epoch)
 
     def end_checkpoint(self, request: EndCheckpointRequest, identity: str | None) -> EndCheckpointResponse:
@@ -143,20 +127,20 @@ class HeartbeatWorkers:
             PeerLost: there is no such worker or checkpoint, or its epoch is over.
         """
         worker = self._find(request.worker_id, identity)
-        checkpoint, table = self._checkpoints.get(request.checkpoint_id), self._driver.table
+        checkpoint = self._checkpoints.get(request.checkpoint_id)
         if checkpoint is None or checkpoint.step != request.epoch:
             raise PeerLost(
                 f'checkpoint "{request.checkpoint_id[:64]}" of epoch {request.epoch} is not being written'
             )
-        if table is None or (table.boot, table.epoch) != (checkpoint.boot, checkpoint.epoch):
+        if checkpoint.table != self._driver.keys.table:
             raise PeerLost(
-                f"the members' epoch {checkpoint.epoch} is over, and with it the checkpoint; start it again"
+                f"the members' epoch {checkpoint.table.epoch} is over, and with it the checkpoint; start it again"
             )
-        place = checkpoint.epoch, checkpoint.step, checkpoint.path
+        place = checkpoint.table.epoch, checkpoint.step, checkpoint.path
         self._driver.receive(worker.number, CheckpointBegin(*place), identity)
         self._driver.receive(worker.number, CheckpointEnd(*place), identity)
         checkpoint.ended.add(request.worker_id)
-        if len(checkpoint.ended) >= checkpoint.n_members:
+        if len(checkpoint.ended) >= len(checkpoint.table.members):
             del self._checkpoints[request.checkpoint_id]
         return EndCheckpointResponse(self._epoch())
 
@@ -178,15 +162,17 @@ class HeartbeatWorkers:
     def _add(self, request: RegisterWorkerRequest, identity: str | None) -> _Worker:
         if len(self._workers) >= self._most:
             raise PeerLost(f"{self._most} workers without a stream are registered, the most that may be")
-        worker = _Worker(request.worker_id, identity, self._ready, self._remove)
+        hello = Hello(self._job, request.worker_id, new_incarnation(), address=request.address)
+        worker = _Worker(self, hello, identity)
         worker.number = self._driver.connect(worker)
         self._workers[request.worker_id] = worker
-        hello = Hello(self._job, request.worker_id, new_incarnation(), address=request.address)
-        self._driver.receive(worker.number, hello, identity)
+        self._driver.receive(worker.number, worker.machine.connected(), identity)
         return worker
 
-    def _ready(self, worker: _Worker) -> None:
-        self._driver.receive(worker.number, Ready(worker.state, *worker.told), worker.identity)
+    def _say(self, worker: _Worker, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Say):
+                self._driver.receive(worker.number, action.message, worker.identity)
 
     def _remove(self, worker: _Worker) -> None:
         worker.rest()
@@ -200,72 +186,50 @@ class HeartbeatWorkers:
 class _Checkpoint:
     """A checkpoint that is being written: in which epoch of the members, and at which one of the training."""
 
-    boot: int
-    epoch: int
+    table: Table
     step: int
     path: str
-    n_members: int
     ended: set[str] = field(default_factory=set)
 
 
 class _Worker:
     """A worker without a stream; what is sent to it waits for its next request."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        identity: str | None,
-        say_ready: Callable[[_Worker], None],
-        end: Callable[[_Worker], None],
-    ) -> None:
-        self.worker_id = worker_id
+    def __init__(self, owner: HeartbeatWorkers, hello: Hello, identity: str | None) -> None:
+        self._owner = owner
+        self.worker_id = hello.worker_id
         self.identity = identity
-        #: The newest epoch of which it was told, open or over.
-        self.told = (0, 0)
+        self.machine = Participant(hello)
         self.number = 0
-        self.table: Table | None = None
-        self.is_fenced = False
-        self._say_ready = say_ready
-        self._end = end
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Table] = self._loop.create_future()
 
     @property
-    def state(self) -> WorkerState:
-        """What it has: it reports no steps, so it is where its last table put it."""
-        if self.table is None:
-            return WorkerState()
-        return WorkerState(self.table.boot, self.table.epoch, self.table.resume_step)
+    def is_fenced(self) -> bool:
+        """Whether its epoch is over, or is to end after this step."""
+        return self.machine.phase == "ending" or self.machine.wants_end
 
     def send(self, message: ToWorker, data: bytes) -> None:
-        """Note a message."""
-        match message:
-            case Welcome():
-                # It may have waited for the end of another process of its name.
-                self._loop.call_soon(self._say_ready, self)
-            case Table():
-                self.table, self.is_fenced = message, False
-                self.told = message.boot, message.epoch
-                if not self.opened.done():
-                    self.opened.set_result(message)
-            case Fence():
-                self.is_fenced = True
-                self.told = message.boot, message.epoch
-                if not self.opened.done():
-                    # It has no engine, and said so before it was told.
-                    self._loop.call_soon(self._say_ready, self)
-            case Refused(_, text, _):
-                self.fail(PeerLost(f'worker "{self.worker_id}" was refused: {text}'))
+        """Take a message. The worker reports no steps, so it is where its last table put it."""
+        for action in self.machine.receive(message):
+            match action:
+                case Say():
+                    self._loop.call_soon(self._owner._say, self, [action])
+                case Build(table):
+                    self.machine.prepared()
+                    self.opened.set_result(table)
+                case GiveUp(refused):
+                    self.fail(PeerLost(f'worker "{self.worker_id}" was refused: {refused.text}'))
 
     def finish(self) -> None:
         """End the connection, after what the machine has decided is done."""
-        self._loop.call_soon(self._end, self)
+        self._loop.call_soon(self._owner._remove, self)
 
-    def prepare(self) -> None:
-        """Begin to wait for the next table."""
-        if self.opened.done():
-            self.opened = self._loop.create_future()
+    def begin_anew(self) -> list[Action]:
+        """Begin to wait for the next table; return what is to be said."""
+        self.opened = self._loop.create_future()
+        return self.machine.ended()
 
     def fail(self, error: PeerLost) -> None:
         """End a wait for a table."""
@@ -277,7 +241,7 @@ class _Worker:
     def expect_heartbeat(self) -> None:
         """Give the worker up if no heartbeat comes in time."""
         self.rest()
-        self._timer = self._loop.call_later(_TIMEOUT_S, self._end, self)
+        self._timer = self._loop.call_later(_TIMEOUT_S, self._owner._remove, self)
 
     def rest(self) -> None:
         """Expect no heartbeat."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from ...errors import PeerLost, SoftsError, WireError
-from ..job.messages import FOLLOW_KEYS, Follow, Table
+from ..job.messages import FOLLOW_KEYS, Fence, Follow, Table
 from ..wire.requests import KeysReply, KeysRequest
 
 __all__ = ["Keys", "KeysMissing"]
@@ -26,11 +25,14 @@ class KeysMissing(SoftsError, TimeoutError):
 
 
 class Keys:
-    """The store. It belongs to one event loop, and is empty again with each epoch."""
+    """The store. It belongs to one event loop, and is empty again with each epoch.
+
+    Attributes:
+        table: Table of the open epoch; None if no epoch is open, or a coordinator before opened it.
+    """
 
     def __init__(self) -> None:
-        self._epoch = (0, 0)
-        self._is_open = False
+        self.table: Table | None = None
         self._members: frozenset[str] = frozenset()
         self._follow: Follow | None = None
         self._values: dict[str, bytes] = {}
@@ -40,10 +42,10 @@ class Keys:
 
     def open(self, table: Table) -> None:
         """Begin the epoch of a table; the same one again changes nothing."""
-        if self._epoch == (table.boot, table.epoch) and self._is_open:
+        if self._is_of(table.boot, table.epoch):
             return
         self.close()
-        self._epoch, self._is_open = (table.boot, table.epoch), True
+        self.table = table
         self._members = frozenset(member.worker_id for member in table.members)
 
     def admit(self, follow: Follow) -> None:
@@ -56,19 +58,27 @@ class Keys:
             self._delete(key)
         self._end_waits("another copy has begun", FOLLOW_KEYS)
 
+    def _is_of(self, boot: int, epoch: int) -> bool:
+        return self.table is not None and (self.table.boot, self.table.epoch) == (boot, epoch)
+
     def _end_waits(self, reason: str, prefix: str = "") -> None:
         for key in [key for key in self._changed if key.startswith(prefix)]:
             for future in self._changed.pop(key):
                 if not future.done():
                     future.set_exception(PeerLost(reason))
 
+    def fence(self, fence: Fence) -> None:
+        """End the epoch at once if a fence is of it: a worker that was in another one is told of that."""
+        if not fence.planned and self._is_of(fence.boot, fence.epoch):
+            self.close()
+
     def close(self) -> None:
-        """End the epoch: all that wait are told."""
-        self._is_open = False
+        """End the epoch, if one is open: all that wait are told."""
+        if self.table is not None:
+            self._end_waits(f"epoch {self.table.epoch} is over, and with it its keys")
+        self.table = self._follow = None
         self._values.clear()
         self._n_bytes = 0
-        self._follow = None
-        self._end_waits(f"epoch {self._epoch[1]} is over, and with it its keys")
 
     async def apply(self, request: KeysRequest, identity: str | None) -> KeysReply:
         """Do an operation.
@@ -78,7 +88,7 @@ class Keys:
             KeysMissing: keys were not set before the deadline.
             WireError: the store is full, or a sum of a value that is no number is asked for.
         """
-        if not self._is_open or self._epoch != (request.boot, request.epoch):
+        if not self._is_of(request.boot, request.epoch):
             raise PeerLost(
                 f"epoch {request.epoch} is over, or was never opened by this coordinator; its keys are gone"
             )
@@ -99,7 +109,7 @@ class Keys:
             case "delete":
                 return KeysReply(found=self._delete(key))
             case "get" | "wait":
-                await self._wait(request.keys, request.deadline_ms / 1e3)
+                await self._wait(request)
                 return KeysReply(value=self._values[key] if request.operation == "get" else b"")
 
     def _set(self, key: str, value: bytes) -> None:
@@ -135,8 +145,9 @@ class Keys:
         self._n_bytes -= len(value) + len(key.encode())
         return True
 
-    async def _wait(self, keys: Sequence[str], timeout_s: float) -> None:
+    async def _wait(self, request: KeysRequest) -> None:
         """Wait until all keys are there at once."""
+        keys, timeout_s = request.keys, request.deadline_ms / 1e3
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [key for key in keys if key not in self._values]:
@@ -145,7 +156,7 @@ class Keys:
             missing = [key for key in keys if key not in self._values]
             named = ", ".join(repr(key[:200]) for key in missing[:4])
             raise KeysMissing(
-                f"{len(missing)} of {len(keys)} keys of epoch {self._epoch[1]} were not set within {timeout_s:g} s: {named}"
+                f"{len(missing)} of {len(keys)} keys of epoch {request.epoch} were not set within {timeout_s:g} s: {named}"
             ) from None
 
     async def _next_set(self, key: str) -> None:

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...records import Record
 from ...repeated_log import RepeatedLog
 from ..health import service as health_service
 from ..health.readiness import coordinator_reason
 from ..requirements import import_grpc
 from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
-from ..wire.requests import (
-    AdminReply,
-    EndCheckpointRequest,
-    HeartbeatRequest,
-    KeysRequest,
-    RegisterWorkerRequest,
-    Reply,
-    Request,
-    StartCheckpointRequest,
-    UnregisterWorkerRequest,
-)
 from .driver import Driver
 from .guard import Denied, Guard
 from .heartbeats import HeartbeatWorkers
 from .keys import KeysMissing
-from .logs import LOGGER
 from .streams import WorkerStream
 
 __all__ = ["Service", "answered"]
@@ -51,9 +41,8 @@ class Service:
     """
 
     def __init__(
-        self, driver: Driver, guard: Guard, job: str, most_workers: int, logger: logging.Logger = LOGGER
+        self, driver: Driver, guard: Guard, job: str, most_workers: int, logger: logging.Logger
     ) -> None:
-        self._grpc = import_grpc()
         self._logger = logger
         self._refusals = RepeatedLog(logger)
         self._driver = driver
@@ -65,17 +54,19 @@ class Service:
 
     def handlers(self) -> Any:
         """Return what gRPC's server takes."""
-        grpc = self._grpc
-        unary, streams = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        watch = grpc.unary_stream_rpc_method_handler
+        grpc = import_grpc()
+        watch, streams = grpc.unary_stream_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         by_path = {
             requests.SESSION: streams(self._session),
-            requests.STATUS: unary(self._status),
+            requests.STATUS: self._unary(self._status),
             requests.WATCH: watch(self._watch),
-            requests.ADMIN: unary(self._admin),
-            **{requests.method_of(request): unary(self._unary(request)) for request in requests.REPLIES},
+            requests.ADMIN: self._unary(self._admin),
+            **{
+                requests.method_of(request): self._unary(functools.partial(self._reply, request))
+                for request in requests.REPLIES
+            },
         }
-        health = {"Check": unary(self._check_health), "Watch": watch(self._watch_health)}
+        health = {"Check": self._unary(self._check_health), "Watch": watch(self._watch_health)}
         return (
             grpc.method_handlers_generic_handler(
                 requests.SERVICE, {path.rpartition("/")[2]: handler for path, handler in by_path.items()}
@@ -88,105 +79,93 @@ class Service:
         self._heartbeats.close()
 
     async def _session(self, _: Any, context: Any) -> None:
-        async def serve() -> None:
-            identity = self._guard.worker(context)
-            if self._n_streams >= self._most_workers:
-                raise _Full(f"{self._most_workers} workers are connected, the most that may be")
-            self._n_streams += 1
-            try:
-                await WorkerStream(self._driver, context, identity).serve()
-            finally:
-                self._n_streams -= 1
+        await answered(self._serve(context), context, self._refusals)
 
-        await answered(serve(), context, self._refusals)
+    async def _serve(self, context: Any) -> None:
+        identity = self._guard.worker(context)
+        if self._n_streams >= self._most_workers:
+            raise _Full(f"{self._most_workers} workers are connected, the most that may be")
+        self._n_streams += 1
+        try:
+            await WorkerStream(self._driver, context, identity).serve()
+        finally:
+            self._n_streams -= 1
 
-    async def _status(self, _: bytes, context: Any) -> bytes:
-        async def answer() -> bytes:
-            self._guard.identity(context)
-            return STATUS.encode(self._driver.status())
+    def _unary(self, answer: Callable[[bytes, Any], Awaitable[bytes]]) -> Any:
+        async def call(data: bytes, context: Any) -> Any:
+            return await answered(answer(data, context), context, self._refusals)
 
-        data: bytes = await answered(answer(), context, self._refusals)
-        return data
+        return import_grpc().unary_unary_rpc_method_handler(call)
 
-    async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _changes(self) -> AsyncIterator[None]:
+        """Iterate: at once, then after each change of the status, with a pause between two."""
         while True:
             # Before the status is read: what changes after that is not missed.
             changed = self._driver.changed
-            yield await self._status(b"", context)
+            yield
             await changed.wait()
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
+    async def _status(self, _: bytes, context: Any) -> bytes:
+        self._guard.identity(context)
+        return STATUS.encode(self._driver.status())
+
+    async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        async for _ in self._changes():
+            yield await answered(self._status(data, context), context, self._refusals)
+
     async def _admin(self, data: bytes, context: Any) -> bytes:
-        async def answer() -> bytes:
-            self._guard.administrator(context)
-            action = ACTIONS.decode(data)
-            self._logger.warning("administrator at %s: %s", context.peer(), action)
-            return FORMATS[AdminReply].encode(AdminReply(tuple(self._driver.handle(action))))
+        self._guard.administrator(context)
+        action = ACTIONS.decode(data)
+        self._logger.warning("administrator at %s: %s", context.peer(), action)
+        return FORMATS[requests.AdminReply].encode(requests.AdminReply(tuple(self._driver.handle(action))))
 
-        reply: bytes = await answered(answer(), context, self._refusals)
-        return reply
+    async def _reply(self, cls: type[requests.Request], data: bytes, context: Any) -> bytes:
+        identity = self._guard.worker(context)
+        reply = await self._answer(FORMATS[cls].decode(data), identity)
+        return FORMATS[type(reply)].encode(reply)
 
-    def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def call(data: bytes, context: Any) -> bytes:
-            async def answer() -> bytes:
-                identity = self._guard.worker(context)
-                reply = await self._reply(FORMATS[cls].decode(data), identity)
-                return FORMATS[type(reply)].encode(reply)
-
-            reply: bytes = await answered(answer(), context, self._refusals)
-            return reply
-
-        return call
-
-    async def _reply(self, request: Request, identity: str | None) -> Reply:
+    async def _answer(self, request: requests.Request, identity: str | None) -> Record:
         match request:
-            case KeysRequest():
+            case requests.KeysRequest():
                 if request.job != self._job:
                     raise PeerLost(
                         f'keys of job "{request.job[:200]}"; this is the coordinator of "{self._job[:200]}"'
                     )
                 return await self._driver.keys.apply(request, identity)
-            case RegisterWorkerRequest():
+            case requests.RegisterWorkerRequest():
                 return await self._heartbeats.register(request, identity)
-            case UnregisterWorkerRequest():
+            case requests.UnregisterWorkerRequest():
                 return self._heartbeats.unregister(request, identity)
-            case HeartbeatRequest():
+            case requests.HeartbeatRequest():
                 return self._heartbeats.heartbeat(request, identity)
-            case StartCheckpointRequest():
+            case requests.StartCheckpointRequest():
                 return self._heartbeats.start_checkpoint(request, identity)
-            case EndCheckpointRequest():
+            case requests.EndCheckpointRequest():
                 return self._heartbeats.end_checkpoint(request, identity)
 
     # --- Health: whether workers can take part; told to all that have an identity, as the status is ---
 
-    async def _check_health(self, request: bytes, context: Any) -> bytes:
-        if not await self._is_known(request, context):
-            await context.abort(self._grpc.StatusCode.NOT_FOUND, "no such service")
+    async def _check_health(self, data: bytes, context: Any) -> bytes:
+        if not await self._is_known(data, context):
+            await context.abort(import_grpc().StatusCode.NOT_FOUND, "no such service")
         return health_service.encode_answer(self._is_serving())
 
-    async def _watch_health(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        is_known = await self._is_known(request, context)
+    async def _watch_health(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        is_known = await answered(self._is_known(data, context), context, self._refusals)
         said: list[bool | None] = []
-        while True:
-            # Before the status is read: what changes after that is not missed.
-            changed = self._driver.changed
+        async for _ in self._changes():
             now = self._is_serving() if is_known else None
             if said != [now]:
                 said = [now]
                 yield health_service.encode_answer(now)
-            await changed.wait()
-            await asyncio.sleep(_WATCH_INTERVAL_S)
 
     def _is_serving(self) -> bool:
         return not coordinator_reason(self._driver.status())
 
-    async def _is_known(self, request: bytes, context: Any) -> bool:
-        async def answer() -> bool:
-            self._guard.identity(context)
-            return health_service.is_known(request, (requests.SERVICE,))
-
-        is_known: bool = await answered(answer(), context, self._refusals)
-        return is_known
+    async def _is_known(self, data: bytes, context: Any) -> bool:
+        self._guard.identity(context)
+        return health_service.is_known(data, (requests.SERVICE,))
 
 
 class _Full(Exception):

@@ -10,27 +10,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...durable import Log
 from ...process import raise_descriptor_limit
 from ...trust import Address, Place
 from ..credentials import ServerCredentials
-from ..job.events import Booted
+from ..job.events import Booted, StateRecord
 from ..job.job import Job
 from ..job.options import JobOptions
 from ..pings import Pings
 from ..requirements import import_grpc
-from ..wire.formats import MAX_KEYS_BYTES
+from ..wire.formats import RECORDS
 from .door import listen, server_options
-from .driver import Driver
+from .driver import LOGGER, Driver
 from .guard import Guard
-from .logs import LOGGER
 from .service import Service
-from .state_file import StateFile
+from .state_file import open_state_file
 
 __all__ = ["Coordinator", "CoordinatorOptions"]
 
 
-#: Calls of one connection at once.
-_MOST_CALLS = 128
 #: Workers that may be connected beyond seats and spares: those that are about to be refused, or have died unseen.
 _MORE_WORKERS = 256
 #: Calls may end by themselves for so long when the coordinator ends.
@@ -107,15 +105,9 @@ class Coordinator:
 
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
         raise_descriptor_limit()
-        self._server = aio.server(options=server_options(self._options.pings, MAX_KEYS_BYTES, _MOST_CALLS))
+        self._server = aio.server(options=server_options(self._options.pings))
         credentials = self._options.credentials.grpc_server(self._options.logger)
-        self.port = listen(
-            self._server,
-            self._address,
-            credentials,
-            "cannot listen at {}: another process does, maybe another coordinator, or the address is not of this machine; "
-            "softs-fast coordinator status tells which job it has",
-        )
+        self.port = listen(self._server, self._address, credentials)
         try:
             self._begin()
             await self._server.start()
@@ -145,11 +137,11 @@ class Coordinator:
         self._server = self._service = None
 
     def _begin(self) -> None:
-        state, records = None, []
+        state: Log | None = None
+        records: list[StateRecord] = []
         if self._options.state is not None:
-            state = StateFile(self._options.state, self._job.name)
+            state, records = open_state_file(self._options.state, self._job.name)
             self._stack.callback(state.close)
-            records = state.records
             if state.dropped:
                 self._options.logger.warning(
                     "the last %d bytes of state file %s were no whole record, and were dropped",
@@ -161,7 +153,7 @@ class Coordinator:
         machine = Job(self._job, boot, now_s, records)
         if state is not None:
             # Before the first epoch, too, the file tells of which job it is.
-            state.append(Booted(self._job.name, boot))
+            state.append(RECORDS.encode(Booted(self._job.name, boot)))
         self._driver = Driver(machine, state, self._options.logger)
         guard = Guard(self._options.credentials, self.port)
         most = self._job.n_seats + self._job.max_spares + _MORE_WORKERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,29 +22,41 @@ from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import Action, AdminReply, Request
 from .channels import error_of, open_channel
 
-__all__ = ["CoordinatorClient", "call"]
+__all__ = ["CoordinatorClient", "ask", "unary"]
 
 #: gRPC's own error is a ValueError: a thread has closed the channel before another one could begin a call.
 _CLOSED = "the connection to the coordinator at {} was closed"
 
 
-def call(
+def unary(
     channel: Any,
     address: str,
-    request: Request,
     timeout_s: float,
+    method: str,
+    data: bytes,
     credentials: ClientCredentials | None = None,
-) -> Any:
-    """Send a request, and return its answer.
+) -> bytes:
+    """Call a method; return the bytes of its answer.
 
     Raises:
         PeerLost: no coordinator answers in time, or what was asked for is over.
         ConfigError: the caller may not ask for it.
         WireError: the request or the answer passes a limit.
     """
+    grpc = import_grpc()
+    try:
+        answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise error_of(error, address, credentials) from None
+    except ValueError:
+        raise PeerLost(_CLOSED.format(address)) from None
+    return answer
+
+
+def ask(request: Request, send: Callable[[str, bytes], bytes]) -> Any:
+    """Return the answer to a request, which `send` gives to a method of the coordinator."""
     kind = type(request)
-    data = FORMATS[kind].encode(request)
-    answer = _unary(channel, address, requests.method_of(kind), data, timeout_s, credentials)
+    answer = send(requests.method_of(kind), FORMATS[kind].encode(request))
     return FORMATS[requests.REPLIES[kind]].decode(answer)
 
 
@@ -151,8 +163,7 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        with self._asking() as (channel, host):
-            return call(channel, host, request, self._timeout_s, self._credentials)
+        return ask(request, self._unary)
 
     def close(self) -> None:
         """End the connection."""
@@ -204,22 +215,4 @@ class CoordinatorClient:
 
     def _unary(self, method: str, data: bytes) -> bytes:
         with self._asking() as (channel, host):
-            return _unary(channel, host, method, data, self._timeout_s, self._credentials)
-
-
-def _unary(
-    channel: Any,
-    address: str,
-    method: str,
-    data: bytes,
-    timeout_s: float,
-    credentials: ClientCredentials | None = None,
-) -> bytes:
-    grpc = import_grpc()
-    try:
-        answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s)
-    except grpc.RpcError as error:
-        raise error_of(error, address, credentials) from None
-    except ValueError:
-        raise PeerLost(_CLOSED.format(address)) from None
-    return answer
+            return unary(channel, host, self._timeout_s, method, data, self._credentials)

@@ -11,25 +11,23 @@ from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.formats import MAX_STATUS_BYTES
 
-__all__ = ["certificate_problem", "error_of", "open_channel"]
+__all__ = ["error_of", "open_channel"]
 
 #: gRPC says so if there was no connection at all, so no handshake.
 _NO_CONNECTION = "Failed to connect to remote host"
 _REMEDY = "give --token-file or --tls-ca"
 
 
-def open_channel(
-    address: str, credentials: ClientCredentials, pings: Pings, what: str = "coordinator"
-) -> Any:
-    """Return a channel to `what`, which connects with its first call; the files of the credentials are read now.
+def open_channel(address: str, credentials: ClientCredentials, pings: Pings) -> Any:
+    """Return a channel to a coordinator, which connects with its first call; the files of the credentials are read now.
 
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
             TLS.
     """
     import_grpc()
-    there = Address.parse(address, what)
-    check_reachable(there, what, tls=credentials.verifies_peers, proof=True, remedy=_REMEDY)
+    there = Address.parse(address, "coordinator")
+    check_reachable(there, "coordinator", tls=credentials.verifies_peers, proof=True, remedy=_REMEDY)
     # What accepts a connection and says nothing is given up as what has fallen silent.
     connect_s = max(CONNECT_S, pings.every_s + pings.timeout_s)
     options = [
@@ -43,25 +41,6 @@ def open_channel(
         ("grpc.enable_retries", 0),
     ]
     return credentials.grpc_channel(there, options)
-
-
-def certificate_problem(error: Any, address: str, credentials: ClientCredentials) -> str | None:
-    """Return why a connection failed by its certificates, with the remedy; None if it failed by anything else.
-
-    gRPC tells nothing of a server that refuses a certificate, so the server is asked again.
-
-    Args:
-        error: Error of gRPC.
-        address: Address of the server.
-        credentials: Credentials of the connection.
-    """
-    if error.code() != import_grpc().StatusCode.UNAVAILABLE or _NO_CONNECTION in (error.details() or ""):
-        return None
-    try:
-        host, port = Address.split(address, "coordinator")
-    except ConfigError:
-        return None
-    return tls_problem(host, port, credentials)
 
 
 def error_of(error: Any, address: str, credentials: ClientCredentials | None = None) -> SoftsError:
@@ -78,9 +57,13 @@ def error_of(error: Any, address: str, credentials: ClientCredentials | None = N
         return ConfigError(f"coordinator at {address} denies the call: {text}")
     if code == codes.INVALID_ARGUMENT:
         return WireError(f"coordinator at {address} refuses the call: {text}")
-    if credentials is not None and (problem := certificate_problem(error, address, credentials)):
+    if code != codes.UNAVAILABLE:
+        return PeerLost(f"coordinator at {address}: {text}")
+    if _NO_CONNECTION in text:
+        return PeerLost(f"no coordinator answers at {address}: {text}; start it, or correct the address")
+    # gRPC tells nothing of a server that refuses a certificate, so the server is asked again.
+    if credentials is not None and (
+        problem := tls_problem(*Address.split(address, "coordinator"), credentials)
+    ):
         return ConfigError(f"no connection to the coordinator at {address}: {problem}")
-    if code == codes.UNAVAILABLE:
-        remedy = "; start it, or correct the address" if _NO_CONNECTION in text else ""
-        return PeerLost(f"no coordinator answers at {address}: {text}{remedy}")
-    return PeerLost(f"coordinator at {address}: {text}")
+    return PeerLost(f"no coordinator answers at {address}: {text}")

@@ -42,8 +42,7 @@ class Outbox:
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the messages as they come."""
-        while (message := self._take()) is not None:
-            yield message
+        return iter(self._take, None)
 
     def _take(self) -> bytes | None:
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import threading
@@ -21,7 +22,7 @@ from ..requirements import import_grpc
 from ..wire import requests
 from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
-from .calls import call
+from .calls import ask, unary
 from .channels import error_of, open_channel
 from .outbox import Outbox
 
@@ -108,11 +109,7 @@ class Session:
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect; returns at once.
-
-        Raises:
-            ForkedError: another process made the session.
-        """
+        """Begin to connect; returns at once."""
         self.check_process()
         self._outage = Outage(self._hosts, time.monotonic(), self._limit_s)
         self._thread.start()
@@ -153,7 +150,6 @@ class Session:
 
         Raises:
             WireError: a part of the message passes a limit.
-            ForkedError: another process made the session.
         """
         self.check_process()
         data = FROM_WORKER.encode(message)
@@ -169,7 +165,6 @@ class Session:
             PeerLost: there is no connection, it ends, no answer comes in time, or what was asked for is over.
             ConfigError: the worker may not ask for it.
             WireError: the request or the answer passes a limit.
-            ForkedError: another process made the session.
         """
         self.check_process()
         with self._lock:
@@ -179,14 +174,11 @@ class Session:
             raise PeerLost(
                 f"there is no connection to the coordinator at {hosts} now{cause and f': {cause}'}"
             )
-        return call(connection.channel, self._outage.host, request, timeout_s)
+        send = functools.partial(unary, connection.channel, self._outage.host, timeout_s)
+        return ask(request, send)
 
     def close(self) -> None:
-        """Send what was said, then end the connection. Idempotent; not in a call of the listener.
-
-        Raises:
-            ForkedError: another process made the session.
-        """
+        """Send what was said, then end the connection. Idempotent; not in a call of the listener."""
         self.check_process()
         self._closed.set()
         with self._lock:

@@ -6,8 +6,6 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -40,55 +38,6 @@ _FILES = ("cert", "key", "ca", "token_file")
 _NAMES = ("seat", "worker_id", "timeout", *_FILES)
 
 
-@dataclass(frozen=True)
-class AgentOptions:
-    """What torchrun's `--rdzv-conf` says of an agent.
-
-    Attributes:
-        seat: Number of its seat; None for any that is free.
-        worker_id: Name of its worker; None for a name by its seat.
-        timeout_s: How long it waits for an epoch.
-        credentials: Credentials with which the agent proves what it is.
-    """
-
-    seat: int | None
-    worker_id: str | None
-    timeout_s: float
-    credentials: ClientCredentials
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> AgentOptions:
-        """Read them.
-
-        Args:
-            config: `seat`, `worker_id`, `timeout` (seconds), and the files `token_file`, or `ca`, `cert` and `key`. Without
-                `seat` it is the number that a launcher gave to the agent.
-
-        Raises:
-            ConfigError: a name is not known, or a value is malformed.
-        """
-        for name in config:
-            if name not in _NAMES:
-                raise ConfigError(f"--rdzv-conf has {name!r}; this backend knows {', '.join(_NAMES)}")
-        seat, timeout = config.get("seat"), config.get("timeout", 900)
-        if seat is not None and not str(seat).isdecimal():
-            raise ConfigError(f"seat in --rdzv-conf is {seat!r}; need a whole number, 0 or more")
-        try:
-            timeout_s = float(timeout)
-        except (TypeError, ValueError):
-            timeout_s = math.nan
-        if not (math.isfinite(timeout_s) and timeout_s > 0):
-            raise ConfigError(f"timeout in --rdzv-conf is {timeout!r}; need seconds, more than 0")
-        files = {name: Path(config[name]) for name in _FILES if config.get(name) is not None}
-        worker_id = config.get("worker_id")
-        return cls(
-            launched_seat() if seat is None else int(seat),
-            None if worker_id is None else str(worker_id),
-            timeout_s,
-            ClientCredentials(*map(files.get, _FILES)),
-        )
-
-
 class CoordinatorRendezvous(RendezvousHandler):
     """One agent of torchrun as a worker of a job. Its seat is a node, not a rank: torchrun numbers the ranks.
 
@@ -96,8 +45,9 @@ class CoordinatorRendezvous(RendezvousHandler):
     An agent that is done ends no epoch: the workers of the others go on.
 
     Args:
-        parameters: the endpoint is the coordinator's place, the run id the name of its job; `AgentOptions` lists the
-            rest.
+        parameters: the endpoint is the coordinator's place, the run id the name of its job. The configuration, torchrun's
+            `--rdzv-conf`, may have `seat`, by default the number that a launcher gave to the agent; `worker_id`; `timeout`,
+            how long it waits for an epoch, seconds; and the files `token_file`, or `ca`, `cert` and `key`.
 
     Raises:
         ConfigError: a parameter is wrong, or gRPC is not installed.
@@ -106,18 +56,24 @@ class CoordinatorRendezvous(RendezvousHandler):
     """
 
     def __init__(self, parameters: RendezvousParameters) -> None:
-        options = AgentOptions.of(parameters.config)
-        self._parameters = parameters
-        self._timeout_s = options.timeout_s
+        config, self._parameters = parameters.config, parameters
+        for name in config:
+            if name not in _NAMES:
+                raise ConfigError(f"--rdzv-conf has {name!r}; this backend knows {', '.join(_NAMES)}")
+        seat, worker_id = config.get("seat"), config.get("worker_id")
+        if seat is not None and not str(seat).isdecimal():
+            raise ConfigError(f"seat in --rdzv-conf is {seat!r}; need a whole number, 0 or more")
+        self._timeout_s = _timeout_s(config.get("timeout", 900))
+        files = {name: Path(config[name]) for name in _FILES if config.get(name) is not None}
         place = Place.parse(parameters.endpoint, "coordinator")
         self._address = parameters.local_addr or place.own_side("coordinator")
         self._member = Membership(
             parameters.endpoint,
             job=parameters.run_id,
-            worker_id=options.worker_id,
-            seat=options.seat,
+            worker_id=None if worker_id is None else str(worker_id),
+            seat=launched_seat() if seat is None else int(seat),
             address=self._address,
-            credentials=options.credentials,
+            credentials=ClientCredentials(*map(files.get, _FILES)),
         )
         self._has_started = False
         # Of the workers of the epoch; only in the process of rank 0.
@@ -216,3 +172,13 @@ class CoordinatorRendezvous(RendezvousHandler):
             store.get("workers' address").decode(), int(store.get("workers' port").decode())
         )
         return RendezvousInfo(store, epoch.rank, epoch.size, place)
+
+
+def _timeout_s(given: Any) -> float:
+    try:
+        timeout_s = float(given)
+    except (TypeError, ValueError):
+        timeout_s = math.nan
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ConfigError(f"timeout in --rdzv-conf is {given!r}; need seconds, more than 0")
+    return timeout_s

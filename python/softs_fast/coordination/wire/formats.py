@@ -42,12 +42,12 @@ STATUS: Proto[Status] = Proto(Status, most_bytes=MAX_STATUS_BYTES, what="StatusR
 #: Formats of the other requests and answers, by class.
 FORMATS: dict[Any, Proto[Any]] = {
     kind: Proto(kind, most_bytes=most_bytes, what=kind.__name__)
-    for kinds, most_bytes in (
-        ([KeysRequest], MAX_KEYS_BYTES),
-        ([one for one in REPLIES if one is not KeysRequest], _MAX_REQUEST_BYTES),
-        ([AdminReply, *REPLIES.values()], MAX_TABLE_BYTES),
+    for kind, most_bytes in (
+        (KeysRequest, MAX_KEYS_BYTES),
+        *((one, _MAX_REQUEST_BYTES) for one in REPLIES if one is not KeysRequest),
+        (AdminReply, MAX_TABLE_BYTES),
+        *((one, MAX_TABLE_BYTES) for one in REPLIES.values()),
     )
-    for kind in kinds
 }
 
 
