@@ -13,10 +13,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch.distributed import PrefixStore, Store
 
-from softs_fast.collectives import agreement
 from softs_fast.collectives.backend import door
 from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
 from softs_fast.collectives.backend.host_rings import HostRings
@@ -229,8 +227,8 @@ class HostQueue:
         engine.timeout_s = timeout_s
         try:
             with engine.call(call.text):
-                self._agree(call.text)
                 try:
+                    engine.agree(call.text)
                     call.make(self._ranks)
                 except ConfigError as error:
                     raise BackendMismatch(str(error)) from error
@@ -241,19 +239,6 @@ class HostQueue:
             if self._ranks.levels is not None:
                 self._ranks.levels.give_up(str(error) if isinstance(error, PeerLost) else repr(error))
             raise
-
-    def _agree(self, text: str) -> None:
-        """Raise BackendMismatch, on every rank, unless all make the same call."""
-        engine = self._ranks.engine
-        tags = [
-            int(tag)
-            for tag in engine.gather(
-                torch.tensor([agreement.tag_of({"": text})], dtype=torch.int64, device="cpu")
-            )
-        ]
-        if len(set(tags)) > 1:
-            exchange = agreement.TensorExchange(engine.gather, engine.size)
-            raise BackendMismatch(agreement.difference(exchange, text, {}))
 
 
 class HostOutcome:
