@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
-__all__ = ["Data", "Medium", "taken_apart"]
+__all__ = ["Data", "Kind", "Medium", "taken_apart"]
 
 #: Data that can be written to a medium.
 Data = bytes | bytearray | memoryview
+#: Mediums that the native side knows.
+Kind = Literal["shm", "file", "tcp", "tickets"]
 
 
 def taken_apart(medium_cls: Callable[..., Medium]) -> tuple[Callable[..., Medium], dict[str, Any]]:
@@ -36,6 +38,8 @@ class Medium(ABC):
         **kwargs: ignored, so that all mediums can be made with the same arguments.
     """
 
+    native_kind: ClassVar[Kind | None] = None
+
     def __init__(
         self, address: str | None, slot_size: int, num_slots: int, create: bool = False, **kwargs: Any
     ) -> None:
@@ -53,6 +57,22 @@ class Medium(ABC):
     @abstractmethod
     def attach(cls, address: str) -> Medium:
         """Open the medium that a client created under `address`, for writing."""
+
+    @classmethod
+    def attach_limited(
+        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+    ) -> Medium:
+        """Attach as `attach` does, for an address from an order, which a medium may have to limit.
+
+        Args:
+            address: Name of the medium.
+            file_dirs: Directories for files that no client of softs-fast created; other files are refused.
+            allow_remote: Whether it may be on another machine.
+
+        Raises:
+            As `attach`; SegmentError or ConfigError if the limits forbid it.
+        """
+        return cls.attach(address)
 
     @abstractmethod
     def write(self, byte_offset: int, data: Data) -> bool:

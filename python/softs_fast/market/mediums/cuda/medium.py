@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from .... import _core, _kernels
@@ -50,6 +50,8 @@ class CudaIpcMedium(SegmentMedium):
             enough memory on the host or on the device.
         WireError: the segment to attach to has no valid tickets.
     """
+
+    native_kind = "tickets"
 
     def __init__(
         self,
@@ -100,13 +102,6 @@ class CudaIpcMedium(SegmentMedium):
             WireError: the segment has no valid tickets.
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False)
-
-    @classmethod
-    def attach_limited(
-        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
-    ) -> Self:
-        """Attach as `attach` does, for an address from an order; shared memory needs no further limits."""
-        return cls.attach(address)
 
     @property
     def arena(self) -> Arena | None:
