@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
@@ -100,7 +100,11 @@ class ComparedStrategy(Strategy):
 
 
 class EngineStrategy(ComparedStrategy):
-    """A `Strategy` over an engine, which a subclass makes: between nodes, or alone."""
+    """A `Strategy` over an engine: between nodes, or alone.
+
+    Args:
+        engine: Joined engine; None if a subclass makes it in `init`.
+    """
 
     #: Token file that it was given.
     files = TlsFiles()
@@ -109,6 +113,23 @@ class EngineStrategy(ComparedStrategy):
         self._engine = engine
         self._closed = False
         self._meter = Meter()
+
+    def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
+        """Compare rank and size with those of the group; return self.
+
+        Args:
+            rank: This process's number.
+            size: Number of ranks.
+            rendezvous: Not used.
+
+        Raises:
+            ConfigError: rank and size are not those of the group.
+        """
+        if (self.rank, self.size) != (rank, size):
+            raise ConfigError(
+                f"rank {rank} of {size} does not fit the group, in which this is rank {self.rank} of {self.size}"
+            )
+        return self
 
     @property
     def rank(self) -> int:

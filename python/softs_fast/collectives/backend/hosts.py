@@ -20,11 +20,11 @@ from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
 from softs_fast.collectives.backend.host_rings import HostRings
 from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.work import BackendMismatch, Completer, error_of
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.host.group import MOST_TIMEOUT_S
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_engine import LinkEngine, listen
-from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.nodes import Topology, discover
 from softs_fast.collectives.rendezvous import (
     MAX_MESSAGE_BYTES,
@@ -124,7 +124,7 @@ def _joined(topology: Topology, place: Rendezvous, store: Store, how: dict[str, 
     cross = None
     if inside < topology.n_slices:
         slices = PrefixStore(f"slice{inside}", store)
-        cross = LinkStrategy.meet(topology.own, len(topology.nodes), slices, **how)
+        cross = EngineStrategy(LinkEngine.meet(topology.own, len(topology.nodes), slices, **how))
     levels = Levels(local, cross, topology)
     levels.agree("init")
     return levels

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...collectives import (
+    EngineStrategy,
     HierarchicalStrategy,
-    LinkStrategy,
+    LinkEngine,
     Rendezvous,
     Schedule,
     ShmStrategy,
@@ -127,7 +128,7 @@ def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> T
 
 def _connected(
     table: Table, rank: int, size: int, place: Rendezvous, store: SessionStore, address: str | None
-) -> LinkStrategy:
+) -> EngineStrategy:
     """Connect members, and have a fence end their calls.
 
     Args:
@@ -138,7 +139,7 @@ def _connected(
         store: Store of all members.
         address: Address of this host; None takes that on the way to the coordinator.
     """
-    strategy = LinkStrategy.meet(
+    engine = LinkEngine.meet(
         rank,
         size,
         place,
@@ -149,5 +150,6 @@ def _connected(
         host=address or store.own_host,
         credentials=store.credentials,
     )
+    strategy = EngineStrategy(engine)
     store.when_over(strategy.give_up)
     return strategy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed import Store
 
-from ...collectives import Strategy, TorchStrategy
+from ...collectives import NcclEngine, Strategy, TorchStrategy
 from ..job.messages import Table
 from .exchange import wait_for_members
 
@@ -27,6 +27,5 @@ def nccl_engine(table: Table, rank: int, store: Store) -> Strategy:
         PeerLost: the epoch is over, or a member is lost.
     """
     wait_for_members(store, len(table.members), _MEMBERS_S)
-    return TorchStrategy.meet_by_nccl(
-        rank, len(table.members), store, name=f"epoch {table.epoch}", timeout_s=_CALL_S
-    )
+    engine = NcclEngine.join(rank, len(table.members), store, name=f"epoch {table.epoch}", timeout_s=_CALL_S)
+    return TorchStrategy(engine)
