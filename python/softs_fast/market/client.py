@@ -21,6 +21,7 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
+from ..process import Closing
 from ..repeated_log import RepeatedLog
 from .fleet_report import FleetReport, read_report
 from .mediums import CudaIpcMedium, Medium, ShmMedium, create_medium
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _DIAGNOSE_MS = 1000
 
 
-class Client:
+class Client(Closing):
     """Orders samples into the slots of a medium that it owns.
 
     Args:
@@ -437,12 +438,6 @@ class Client:
     def _relay_log(self) -> None:
         for level, text in self._core.take_log():
             self._log.relay(level, text)
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
 
 def own_segment(medium: Medium) -> _core.Segment | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
+
+from ...process import Closing
 
 __all__ = ["Data", "Kind", "Medium", "taken_apart"]
 
@@ -25,7 +26,7 @@ def taken_apart(medium_cls: Callable[..., Medium]) -> tuple[Callable[..., Medium
     return medium_cls, options
 
 
-class Medium(ABC):
+class Medium(Closing):
     """Slots of a fixed size that a client owns, and that suppliers write to by address and byte offset.
 
     Subclass it for another transport; `attach`, `write` and `read` are all that is needed.
@@ -82,16 +83,8 @@ class Medium(ABC):
     def read(self, slot_id: int) -> bytes:
         """Return the slot_size bytes of a slot."""
 
-    def close(self) -> None:  # noqa: B027  (optional, as in softs)
+    def close(self) -> None:
         """Release the medium. Idempotent. Its memory or file stays until `unlink`."""
 
-    def unlink(self) -> None:  # noqa: B027
+    def unlink(self) -> None:
         """Remove the memory or file of the medium; only the owner's call has an effect."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
