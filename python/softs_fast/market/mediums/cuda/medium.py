@@ -118,7 +118,7 @@ class CudaIpcMedium(SegmentMedium):
         Returns:
             False, and a logged warning, if that was not possible; a supplier should attach again.
         """
-        return self.write_if(byte_offset, data, _always) is True
+        return self.write_if(byte_offset, data, lambda: True) is True
 
     def write_if(
         self, byte_offset: int, data: Data, may_write: Callable[[], bool], number: int = 0
@@ -329,10 +329,6 @@ class CudaIpcMedium(SegmentMedium):
         arena.drained[slot_id].wait(stream.handle)
         _kernels.cuda_copy(arena.address(slot_id), payload.ctypes.data, self.slot_size, stream.handle)
         stream.synchronize()
-
-
-def _always() -> bool:
-    return True
 
 
 _WARN_AFTER_S = 30.0
