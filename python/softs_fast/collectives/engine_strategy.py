@@ -29,6 +29,14 @@ class ComparedStrategy(Strategy):
     #: Gradients of at most so many bytes are reduced together, as a call between processes takes longer than a copy.
     _most_joined: ClassVar[float] = 1 << 16
 
+    def __init__(self) -> None:
+        self._meter = Meter()
+
+    @property
+    def metrics(self) -> dict[str, OpMetrics]:
+        """Metrics so far, by the name of the operation; waits are those that the group reports."""
+        return self._meter.metrics
+
     @abstractmethod
     def _call(self, name: str, *tensors: torch.Tensor) -> AbstractContextManager[Collectives]:
         """Count a call on tensors, and yield the group that makes it; its errors are raised as PeerLost."""
@@ -110,9 +118,9 @@ class EngineStrategy(ComparedStrategy):
     files = TlsFiles()
 
     def __init__(self, engine: Engine | None = None) -> None:
+        super().__init__()
         self._engine = engine
         self._closed = False
-        self._meter = Meter()
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
         """Compare rank and size with those of the group; return self.
@@ -140,11 +148,6 @@ class EngineStrategy(ComparedStrategy):
     def size(self) -> int:
         """Number of ranks."""
         return self.engine.size
-
-    @property
-    def metrics(self) -> dict[str, OpMetrics]:
-        """Metrics so far, by the name of the operation; the engine does not report its waits."""
-        return self._meter.metrics
 
     @property
     def lost(self) -> list[int]:

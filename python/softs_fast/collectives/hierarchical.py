@@ -15,7 +15,6 @@ from softs_fast.collectives.engine_strategy import ComparedStrategy, EngineStrat
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_strategy import LinkStrategy
-from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.nodes import discover, join_nodes, learn_topology
 from softs_fast.collectives.remaining import Member
 from softs_fast.collectives.rendezvous import (
@@ -25,7 +24,6 @@ from softs_fast.collectives.rendezvous import (
     as_rendezvous,
     as_store,
 )
-from softs_fast.collectives.strategy import OpMetrics
 from softs_fast.collectives.tensors import bytes_of
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
@@ -55,6 +53,7 @@ class HierarchicalStrategy(ComparedStrategy):
     _most_joined = math.inf
 
     def __init__(self, local: ShmStrategy, cross_node: EngineStrategy | None) -> None:
+        super().__init__()
         self._local = local
         self._cross_node = cross_node
         self._levels: Levels | None = None
@@ -62,7 +61,6 @@ class HierarchicalStrategy(ComparedStrategy):
         self._store: KeyValueStore | None = None
         self._broken = ""
         self._closed = False
-        self._meter = Meter()
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
         """Join the group of all ranks; return self.
@@ -120,11 +118,6 @@ class HierarchicalStrategy(ComparedStrategy):
     def lost(self) -> list[int]:
         """Ranks of the world that broke the group; empty while it works."""
         return [] if self._levels is None else self._levels.lost
-
-    @property
-    def metrics(self) -> dict[str, OpMetrics]:
-        """Metrics so far, by the name of the operation; waits are for ranks of the node and for other nodes."""
-        return self._meter.metrics
 
     def rebuild(self, rendezvous: object = None) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.

@@ -45,7 +45,8 @@ class Rendezvous(Protocol):
         """
 
     def close(self) -> None:
-        """Remove all data of this rank from the transport."""
+        """Remove all data of this rank from the transport; nothing if it has left none."""
+        return
 
 
 class KeyValueStore(Protocol):
@@ -275,7 +276,7 @@ class TorchStore:
         return self.get(key)
 
 
-class ProcessGroupRendezvous:
+class ProcessGroupRendezvous(Rendezvous):
     """A rendezvous of the ranks of a `torch.distributed` process group, by its all-gather."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -303,11 +304,8 @@ class ProcessGroupRendezvous:
         received = [bytes(row.cpu().tolist()) for row in every]
         return [row[2 : 2 + int.from_bytes(row[:2], "little")] for row in received]
 
-    def close(self) -> None:
-        """Do nothing: there is no data to remove."""
 
-
-class SubsetRendezvous:
+class SubsetRendezvous(Rendezvous):
     """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
 
     def __init__(self, place: Rendezvous, members: Sequence[int]) -> None:
@@ -323,9 +321,6 @@ class SubsetRendezvous:
         """Return the messages of all members; see `Rendezvous.exchange`."""
         messages = self._place.exchange(message, timeout_s)
         return [messages[rank] for rank in self._members]
-
-    def close(self) -> None:
-        """Do nothing: the rendezvous of all ranks is closed by its owner."""
 
 
 def store_of(place: Rendezvous) -> KeyValueStore | None:
