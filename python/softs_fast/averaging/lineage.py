@@ -13,6 +13,8 @@ from softs_fast.averaging.board import Donation
 from softs_fast.averaging.decide import Decision, Member, Rules, decide
 from softs_fast.errors import ConfigError
 
+# Fields of a check that a line has as they are.
+_NUMBERS = ("rank", "step", "seed", "last_replaced", "n_replaced", "n_bad")
 # A line has about 80 bytes per rank.
 _MAX_LINE_BYTES = 16 << 20
 
@@ -83,12 +85,7 @@ def line_of(
         accepted: Whether the new weights were kept.
     """
     said = {
-        "rank": check.rank,
-        "step": check.step,
-        "seed": check.seed,
-        "last_replaced": check.last_replaced,
-        "n_replaced": check.n_replaced,
-        "n_bad": check.n_bad,
+        **{name: getattr(check, name) for name in _NUMBERS},
         "rules": {key: _plain(value) for key, value in asdict(check.rules).items()},
         "members": [
             [one.rank, one.alive, one.version, one.trained, _plain(one.metric), one.digest.hex()]
@@ -142,16 +139,7 @@ def _check_of(said: Mapping[str, Any]) -> Check:
         Member(rank, alive, version, trained, _number(metric), bytes.fromhex(digest))
         for rank, alive, version, trained, metric, digest in said["members"]
     )
-    return Check(
-        said["rank"],
-        said["step"],
-        members,
-        rules,
-        said["last_replaced"],
-        said["n_replaced"],
-        said["seed"],
-        said["n_bad"],
-    )
+    return Check(members=members, rules=rules, **{name: said[name] for name in _NUMBERS})
 
 
 def _plain(value: Any) -> Any:
