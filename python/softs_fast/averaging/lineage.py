@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softs_fast.averaging.board import Donation
+from softs_fast.averaging.board import Event
 from softs_fast.averaging.decide import Decision, Member, Rules, decide
 from softs_fast.errors import ConfigError
 
@@ -72,17 +72,13 @@ class Replayed:
     decision: Decision
 
 
-def line_of(
-    check: Check, decision: Decision, donations: Sequence[Donation], *, applied_at: int | None, accepted: bool
-) -> str:
+def line_of(check: Check, decision: Decision, event: Event | None) -> str:
     """Return the line of a check, without its end.
 
     Args:
         check: Inputs of the decision.
         decision: Decision of the rank.
-        donations: The snapshots that were taken.
-        applied_at: The step in which weights changed; None if they did not.
-        accepted: Whether the new weights were kept.
+        event: What came of it; None if no weights changed.
     """
     said = {
         **{name: getattr(check, name) for name in _NUMBERS},
@@ -94,9 +90,12 @@ def line_of(
         "replace": decision.replace,
         "donors": decision.donors,
         "reason": decision.reason,
-        "applied_at": applied_at,
-        "accepted": accepted,
-        "taken": [[one.rank, one.version, one.step, round(one.age_s, 6)] for one in donations],
+        "applied_at": event and event.step,
+        "accepted": event is not None and event.is_kept,
+        "taken": [
+            [one.rank, one.version, one.step, round(one.age_s, 6)]
+            for one in (event.donations if event else ())
+        ],
     }
     return json.dumps(said, separators=(",", ":"), allow_nan=False)
 
