@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import io
 import os
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from abc import abstractmethod
+from typing import Any, Protocol, runtime_checkable
 
 from .errors import ConfigError, SegmentError
 from .market import Medium as MarketMedium
 from .market import ShmMedium
+from .process import Closing
 
 __all__ = ["Medium", "MediumBase", "SharedMemoryManager", "market_medium"]
 
@@ -40,7 +40,7 @@ class Medium(Protocol):
     def unlink(self) -> None: ...
 
 
-class MediumBase(ABC):
+class MediumBase(Closing):
     """Base class for mediums of your own.
 
     A student's `close` calls `close` and then `unlink`, both once. Buffers of Python files, such as one of
@@ -74,14 +74,6 @@ class MediumBase(ABC):
     @abstractmethod
     def unlink(self) -> None:
         """Remove the memory or file of the medium."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class SharedMemoryManager(MediumBase):

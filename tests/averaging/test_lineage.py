@@ -75,7 +75,7 @@ def test_any_board_can_be_written(tmp_path: Path, metric: float | None) -> None:
     members = (Member(0, True, 1, 5, 0.1, b"\x00\xff"), Member(1, False, 2, 6, metric, b""))
     rules = Rules(every=1, mode="threshold", threshold=math.inf, patience=4)
     check = Check(0, 7, members, rules, None, 3, 11, 2)
-    line = line_of(check, check.decide(), (), applied_at=None, accepted=False)
+    line = line_of(check, check.decide(), None)
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     (tmp_path / "log").write_text(line + "\n")
     (found,) = replay(tmp_path / "log")

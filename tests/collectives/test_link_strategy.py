@@ -411,7 +411,7 @@ def test_a_rank_that_others_do_not_reach_is_named() -> None:
 
 def meets_in_a_store(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:
     store = torch.distributed.FileStore(place, size)
-    with LinkStrategy.meet(rank, size, store, name="of-a-file") as strategy:
+    with LinkStrategy(name="of-a-file").init(rank, size, store) as strategy:
         tensor = torch.full((3,), float(rank + 1))
         strategy.all_reduce(tensor)
         return tensor.sum().item()
@@ -426,7 +426,7 @@ def test_a_rank_that_does_not_come_to_the_store(tmp_path: Path) -> None:
     with pytest.raises(
         PeerLost, match='1 of 2 ranks came to the rendezvous of group "alone"; not there: rank 1'
     ):
-        LinkStrategy.meet(0, 2, store, name="alone", timeout_s=0.2)
+        LinkStrategy(name="alone", timeout_s=0.2).init(0, 2, store)
 
 
 def listens(say: Callable[[Any], None], rank: int, size: int) -> list[str]:

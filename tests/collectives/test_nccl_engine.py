@@ -67,7 +67,7 @@ def strategy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TorchStrategy:
     monkeypatch.setattr(nccl_engine, "_DEVICE", "cpu")
     monkeypatch.setattr(Group, "made", [])
     store = dist.FileStore(str(tmp_path / "store"), 1)
-    return TorchStrategy.meet_by_nccl(0, 1, store, name="test", timeout_s=WATCHDOG_S)
+    return TorchStrategy(nccl_engine.NcclEngine.join(0, 1, store, name="test", timeout_s=WATCHDOG_S))
 
 
 def test_calls_wait_for_their_end_on_the_device(strategy: TorchStrategy) -> None:
@@ -105,4 +105,4 @@ def test_without_a_device(tmp_path: Path) -> None:
         pytest.skip("this host has a CUDA device")
     store = dist.FileStore(str(tmp_path / "store"), 1)
     with pytest.raises(ConfigError, match="NCCL needs a CUDA device"):
-        TorchStrategy.meet_by_nccl(0, 1, store, name="test")
+        nccl_engine.NcclEngine.join(0, 1, store, name="test", timeout_s=WATCHDOG_S)

@@ -14,7 +14,7 @@ import ranks
 import torch
 import torch.distributed as dist
 
-from softs_fast.collectives import ReduceOp, TorchStrategy
+from softs_fast.collectives import NcclEngine, ReduceOp, TorchStrategy
 from softs_fast.errors import PeerLost
 
 N = 1 << 20
@@ -27,9 +27,8 @@ pytestmark = pytest.mark.skipif(not N_DEVICES, reason="needs a CUDA device of wh
 
 def joined(rank: int, size: int, place: Path) -> TorchStrategy:
     torch.cuda.set_device(rank)
-    return TorchStrategy.meet_by_nccl(
-        rank, size, dist.FileStore(str(place), size), name="test", timeout_s=NEVER_S
-    )
+    store = dist.FileStore(str(place), size)
+    return TorchStrategy(NcclEngine.join(rank, size, store, name="test", timeout_s=NEVER_S))
 
 
 def reduces(say: Callable[[Any], None], rank: int, size: int, folder: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from softs_fast.averaging.reports import Report
 from softs_fast.errors import ConfigError
@@ -63,8 +63,8 @@ class Rules:
         return self.mode != "age" or self.strategy in ("weighted_mean", "best_only")
 
     def __post_init__(self) -> None:
-        _check_name("mode", self.mode, get_args(Mode))
-        _check_name("strategy", self.strategy, get_args(Strategy))
+        check_known("mode", self.mode, Mode)
+        check_known("strategy", self.strategy, Strategy)
         for name, least in (("every", 1), ("burn_in", 0), ("cooldown", 0), ("patience", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
@@ -218,9 +218,10 @@ def n_worst(n: int, share: float) -> int:
     return min(n - 1, max(1, int(n * share))) if share > 0 else 0
 
 
-def _check_name(what: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise ConfigError(f'{what} is "{name}"; known are {", ".join(known)}')
+def check_known(what: str, name: str, names: Any) -> None:
+    """Raise ConfigError unless a name is one of a `Literal`."""
+    if name not in get_args(names):
+        raise ConfigError(f'{what} is "{name}"; known are {", ".join(get_args(names))}')
 
 
 def _split(me: int, members: Iterable[Member]) -> tuple[Member, list[Member]]:

@@ -130,7 +130,7 @@ class DiLoCo:
             return False
         found = Found.of(self._model, self._buffers, self._trained)
         agreed = self._agree(found)
-        names = [name for name in self._due(place) if name in agreed.weights]
+        names = [name for name in self._fragments.get(place, ()) if name in agreed.weights]
         if place == 0:
             fragments = set().union(*self._fragments.values())
             names += [name for name in agreed.weights if name not in fragments]
@@ -183,9 +183,6 @@ class DiLoCo:
         agreed = agree(self._strategy, found)
         warn_of(agreed.left_out, self._warned)
         return agreed
-
-    def _due(self, place: int) -> list[str]:
-        return self._fragments.get(place, [])
 
     def _outer_step(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Move the anchor of some parameters by the mean of all ranks, and the parameters to it."""

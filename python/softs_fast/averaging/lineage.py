@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softs_fast.averaging.board import Donation
+from softs_fast.averaging.board import Event
 from softs_fast.averaging.decide import Decision, Member, Rules, decide
 from softs_fast.errors import ConfigError
 
+# Fields of a check that a line has as they are.
+_NUMBERS = ("rank", "step", "seed", "last_replaced", "n_replaced", "n_bad")
 # A line has about 80 bytes per rank.
 _MAX_LINE_BYTES = 16 << 20
 
@@ -70,25 +72,16 @@ class Replayed:
     decision: Decision
 
 
-def line_of(
-    check: Check, decision: Decision, donations: Sequence[Donation], *, applied_at: int | None, accepted: bool
-) -> str:
+def line_of(check: Check, decision: Decision, event: Event | None) -> str:
     """Return the line of a check, without its end.
 
     Args:
         check: Inputs of the decision.
         decision: Decision of the rank.
-        donations: The snapshots that were taken.
-        applied_at: The step in which weights changed; None if they did not.
-        accepted: Whether the new weights were kept.
+        event: What came of it; None if no weights changed.
     """
     said = {
-        "rank": check.rank,
-        "step": check.step,
-        "seed": check.seed,
-        "last_replaced": check.last_replaced,
-        "n_replaced": check.n_replaced,
-        "n_bad": check.n_bad,
+        **{name: getattr(check, name) for name in _NUMBERS},
         "rules": {key: _plain(value) for key, value in asdict(check.rules).items()},
         "members": [
             [one.rank, one.alive, one.version, one.trained, _plain(one.metric), one.digest.hex()]
@@ -97,9 +90,12 @@ def line_of(
         "replace": decision.replace,
         "donors": decision.donors,
         "reason": decision.reason,
-        "applied_at": applied_at,
-        "accepted": accepted,
-        "taken": [[one.rank, one.version, one.step, round(one.age_s, 6)] for one in donations],
+        "applied_at": event and event.step,
+        "accepted": event is not None and event.is_kept,
+        "taken": [
+            [one.rank, one.version, one.step, round(one.age_s, 6)]
+            for one in (event.donations if event else ())
+        ],
     }
     return json.dumps(said, separators=(",", ":"), allow_nan=False)
 
@@ -142,16 +138,7 @@ def _check_of(said: Mapping[str, Any]) -> Check:
         Member(rank, alive, version, trained, _number(metric), bytes.fromhex(digest))
         for rank, alive, version, trained, metric, digest in said["members"]
     )
-    return Check(
-        said["rank"],
-        said["step"],
-        members,
-        rules,
-        said["last_replaced"],
-        said["n_replaced"],
-        said["seed"],
-        said["n_bad"],
-    )
+    return Check(members=members, rules=rules, **{name: said[name] for name in _NUMBERS})
 
 
 def _plain(value: Any) -> Any:

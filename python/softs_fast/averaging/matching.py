@@ -10,11 +10,12 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch.nn.utils.parametrize import ParametrizationList
 
+from softs_fast.averaging.decide import check_known
 from softs_fast.averaging.reduction import among_survivors
 from softs_fast.collectives import DTYPE_CODES, Strategy, agreement, describe
 from softs_fast.errors import ConfigError
@@ -66,8 +67,7 @@ class Found:
         Raises:
             ConfigError: The rule is unknown.
         """
-        if rule not in get_args(BufferRule):
-            raise ConfigError(f'buffers is "{rule}"; known are {", ".join(get_args(BufferRule))}')
+        check_known("buffers", rule, BufferRule)
         parameters = dict(model.named_parameters())
         found = dict(persistent_buffers(model)) if rule == "average" else {}
         whole: dict[str, torch.Tensor] = parameters | {name: buffer for name, (buffer, _) in found.items()}

@@ -9,6 +9,7 @@ import torch
 
 from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import SegmentError
+from softs_fast.records import from_plain
 from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window
 
 # A window needs a tensor; the reports are in its config.
@@ -25,11 +26,6 @@ class ReportLine:
     def __init__(self) -> None:
         self.window = Window(SnapshotLayout.of(_NOTHING))
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The reports that others see, the newest one last."""
-        return tuple(self._reports)
 
     def add(self, report: Report) -> None:
         """Show a report to the others."""
@@ -54,10 +50,12 @@ def read_reports(window: RemoteWindow) -> tuple[Report, ...]:
     if config is None:
         return ()
     try:
-        return tuple(
-            Report(_count(check), None if metric is None else float(metric), _count(trained))
+        rows = [
+            (check, None if metric is None else float(metric), trained)
             for check, metric, trained in config["reports"][-MAX_REPORTS:]
-        )
+        ]
+        found: tuple[Report, ...] = from_plain(tuple[Report, ...], rows)
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise SegmentError(f"the reports of a rank are malformed: {error!r}") from error
 
@@ -65,9 +63,3 @@ def read_reports(window: RemoteWindow) -> tuple[Report, ...]:
 def _text(metric: float | None) -> float | str | None:
     """JSON has no NaN and no infinity."""
     return metric if metric is None or math.isfinite(metric) else str(metric)
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a count, got {value!r}")
-    return value

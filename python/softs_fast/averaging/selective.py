@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.optim import Optimizer
 
-from softs_fast.averaging.board import Board, Donation, Event, Fetch, Refused
+from softs_fast.averaging.board import Board, Event, Fetch, Refused
 from softs_fast.averaging.checks import Checks, Pending
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
@@ -318,7 +318,7 @@ class SelectiveAveraging:
         self._counters["checks"] += 1
         self._n_bad = decision.n_bad
         if not decision.replace:
-            self._write(check, decision, ())
+            self._write(check, decision)
             return None
         ranks = [rank for rank, _ in decision.donors]
         self._pending = pending = Pending(check, decision, self._n_steps, self._checks.versions(ranks))
@@ -370,7 +370,7 @@ class SelectiveAveraging:
             decision = check.decide()
         if not decision.replace:
             self._pending = None
-            self._write(check, decision, ())
+            self._write(check, decision)
             return None
         self._pending = Pending(check, decision, self._n_steps, {})
         self._fetch(self._pending)
@@ -433,7 +433,7 @@ class SelectiveAveraging:
                 event = replace(event, is_kept=False)
                 self._shared.undo(before)
         self._drop_checks()
-        self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
+        self._write(check, decision, event)
         if self.model is not model:
             self._publishing.follow()
         self._count(event)
@@ -448,7 +448,7 @@ class SelectiveAveraging:
         self._drop_checks()
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._write(pending.check, pending.decision, ())
+            self._write(pending.check, pending.decision)
 
     def _drop_checks(self) -> None:
         self._checks.drop()
@@ -476,16 +476,7 @@ class SelectiveAveraging:
         )
         del self._lineage[:-_MOST_REMEMBERED]
 
-    def _write(
-        self,
-        check: Check,
-        decision: Decision,
-        donations: tuple[Donation, ...],
-        *,
-        applied_at: int | None = None,
-        accepted: bool = False,
-    ) -> None:
+    def _write(self, check: Check, decision: Decision, event: Event | None = None) -> None:
         if self._schedule.log is not None and self._shards.is_first:
-            line = line_of(check, decision, donations, applied_at=applied_at, accepted=accepted)
             with Path(self._schedule.log).open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+                file.write(f"{line_of(check, decision, event)}\n")

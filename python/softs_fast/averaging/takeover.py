@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
 
+from softs_fast.averaging.decide import check_known
 from softs_fast.averaging.matching import persistent_buffers
 from softs_fast.errors import ConfigError
 
@@ -44,11 +45,8 @@ class Takeover:
             raise ConfigError(
                 f"momentum is {self.momentum}; the share of the own weights is from 0 to below 1"
             )
-        for name, known in (("buffers", BufferRule), ("optimizer_state", StateRule)):
-            if getattr(self, name) not in get_args(known):
-                raise ConfigError(
-                    f'{name} is "{getattr(self, name)}"; known are {", ".join(get_args(known))}'
-                )
+        check_known("buffers", self.buffers, BufferRule)
+        check_known("optimizer_state", self.optimizer_state, StateRule)
         if not self.in_place and self.optimizer_state != "fresh":
             raise ConfigError(
                 f'optimizer_state is "{self.optimizer_state}"; a new optimizer has none, so it must be "fresh"'

@@ -58,7 +58,8 @@ class WindowBoard(Board):
         self._reporters: Membership | None = None
         self._seen: dict[int, RemoteWindow] = {}
         self._version = 0
-        self._followed: _Followed | None = None
+        self._optimizer: Optimizer | None = None
+        self._late_names: Set[str] = frozenset()
         self._publisher: Publisher | None = None
         # What is published: in steps of the optimizer alone changes the first, at any time the second.
         self._late: Mapping[str, torch.Tensor] = {}
@@ -145,9 +146,9 @@ class WindowBoard(Board):
             RuntimeError: CUDA failed.
         """
         window = self._opened
-        if self._followed is None:
+        if self._optimizer is None:
             self._version = window.publish(tensors, step=step, metric=metric, trained=trained, config=config)
-        elif self._publisher_of(tensors, self._followed).begin(
+        elif self._publisher_of(tensors, self._optimizer).begin(
             step=step, metric=metric, trained=trained, config=config
         ):
             self._version += 1
@@ -156,7 +157,7 @@ class WindowBoard(Board):
     def follow(self, optimizer: Optimizer | None, late: Collection[str]) -> None:
         """Publish tensors beside the training from now on, and have each step of the optimizer wait for their copy."""
         self._stop_publishing()
-        self._followed = None if optimizer is None else _Followed(optimizer, frozenset(late))
+        self._optimizer, self._late_names = optimizer, frozenset(late)
 
     def settle(self) -> None:
         """Wait for the copy that runs.
@@ -255,13 +256,13 @@ class WindowBoard(Board):
             raise ConfigError("this board has no window yet; call open first")
         return self._window
 
-    def _publisher_of(self, tensors: Mapping[str, torch.Tensor], followed: _Followed) -> Publisher:
+    def _publisher_of(self, tensors: Mapping[str, torch.Tensor], optimizer: Optimizer) -> Publisher:
         """Return the publisher, which publishes these tensors next."""
-        self._late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
-        self._early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
+        self._late = {name: tensor for name, tensor in tensors.items() if name in self._late_names}
+        self._early = {name: tensor for name, tensor in tensors.items() if name not in self._late_names}
         if self._publisher is None:
             self._publisher = Publisher(
-                self._opened, lambda: self._late, lambda: self._early, followed.optimizer, inspect=True
+                self._opened, lambda: self._late, lambda: self._early, optimizer, inspect=True
             )
         return self._publisher
 
@@ -283,14 +284,6 @@ class WindowBoard(Board):
 def _process(rank: int, window: RemoteWindow) -> tuple[int, object, object]:
     """Return the rank and the process of a window: a rank that starts anew has other reports."""
     return rank, window.address["pid"], window.address["started"]
-
-
-@dataclass(frozen=True)
-class _Followed:
-    """An optimizer, and the names of the tensors that change in its steps alone."""
-
-    optimizer: Optimizer
-    late: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from softs_fast.collectives.backend import host_backend, hosts_backend
 from softs_fast.collectives.bounded_store import in_thread
 from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
 from softs_fast.collectives.host.buckets import Bucket
@@ -24,6 +25,7 @@ from softs_fast.collectives.link_engine import LinkEngine, Messages, listen
 from softs_fast.collectives.link_store import LinkStore, StoreServer, register_places
 from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.meter import Lap, Meter
+from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.nodes import Topology, discover
 from softs_fast.collectives.probe import Schedule, slowest
 from softs_fast.collectives.rendezvous import (
@@ -58,6 +60,7 @@ __all__ = [
     "Bucket",
     "CudaStrategy",
     "DDPState",
+    "EngineStrategy",
     "FolderStore",
     "Gradients",
     "HierarchicalStrategy",
@@ -67,6 +70,7 @@ __all__ = [
     "LinkStrategy",
     "Messages",
     "Meter",
+    "NcclEngine",
     "OpMetrics",
     "Overlap",
     "ReduceOp",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -29,24 +30,24 @@ class Exchanger(Protocol):
         """Return the messages of all ranks, by rank."""
 
 
+@dataclass(frozen=True)
 class TensorExchange:
-    """An `Exchanger` over an all-gather of tensors of one size."""
+    """An `Exchanger` over an all-gather of tensors of one size.
 
-    def __init__(self, gather: Callable[[torch.Tensor], list[torch.Tensor]], size: int) -> None:
-        self._gather = gather
-        self._size = size
+    Attributes:
+        gather: Function that returns the tensors of all ranks, by rank.
+        size: Number of ranks.
+    """
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._size
+    gather: Callable[[torch.Tensor], list[torch.Tensor]]
+    size: int
 
     def exchange(self, message: bytes, /) -> list[bytes]:
         """Return the messages of all ranks, by rank."""
         own = torch.zeros(PART_BYTES + 4, dtype=torch.uint8, device="cpu")
         framed = bytearray(len(message).to_bytes(4, "little") + message)
         own[: len(framed)] = torch.frombuffer(framed, dtype=torch.uint8)
-        received = [row.cpu().numpy().tobytes() for row in self._gather(own)]
+        received = [row.cpu().numpy().tobytes() for row in self.gather(own)]
         return [row[4 : 4 + int.from_bytes(row[:4], "little")] for row in received]
 
 

@@ -7,8 +7,6 @@ model.register_comm_hook(DDPState(strategy), ddp_hook)
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from types import TracebackType
-from typing import Self
 
 import torch
 from torch.distributed import GradBucket
@@ -18,9 +16,10 @@ from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.strategy import ReduceOp, Strategy
 from softs_fast.collectives.tensors import name_of
 from softs_fast.errors import ConfigError
+from softs_fast.process import Closing
 
 
-class DDPState:
+class DDPState(Closing):
     """State of `ddp_hook`: a strategy, and a thread that reduces buckets in order while autograd makes the next one.
 
     Buckets on a CUDA device are reduced in a stream of their own, which waits for the present work of autograd's
@@ -68,16 +67,6 @@ class DDPState:
     def close(self) -> None:
         """Wait for pending reductions and end the thread; a second call does nothing."""
         self._worker.shutdown()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def _stream_beside(self, device: torch.device) -> torch.cuda.Stream:
         """Return the stream for buckets of a device; it waits for the present work of the current stream."""

@@ -1,24 +1,53 @@
-"""Engines move tensors between the ranks of a group: what all of them do, and how a group ends."""
+"""Groups that move tensors between their ranks; engines do so over connections: what all of them do, and how one ends."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 
+from softs_fast.collectives import agreement
 from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.process import check_process
 
 
-class Engine(ABC):
-    """Ranks that are connected.
+class Collectives(ABC):
+    """The calls of a group. But for `agree` they compare nothing: their caller knows that all ranks make the same one."""
 
-    It compares nothing: its caller knows that all ranks make the same call. Calls are made inside `call`, one at a time.
+    @abstractmethod
+    def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raise ConfigError, on every rank, unless all describe the same call; also a barrier.
+
+        Args:
+            what: Description of this rank's call.
+            manifest: Descriptions of its tensors, by name.
+        """
+
+    @abstractmethod
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce in place."""
+
+    @abstractmethod
+    def reduce_parts(self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce a tensor of one part for each rank, and put this rank's into `output`, flat, which may be that part."""
+
+    @abstractmethod
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put the tensor of every rank, one after another, into `output`; the own one may be there already."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Copy the tensor of rank `root` to every rank."""
+
+
+class Engine(Collectives):
+    """Ranks that are connected. Calls are made inside `call`, one at a time.
 
     Args:
         rank: This process's number.
@@ -59,6 +88,14 @@ class Engine(ABC):
             self.give_up(f"{name} was interrupted by {type(error).__name__}")
             raise
 
+    def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Compare descriptions by one small all-gather."""
+        tag = agreement.tag_of({"": what, **manifest})
+        tags = [int(other) for other in self.gather(torch.tensor([tag], dtype=torch.int64, device="cpu"))]
+        if any(other != tag for other in tags):
+            exchange = agreement.TensorExchange(self.gather, self.size)
+            raise ConfigError(agreement.difference(exchange, what, manifest))
+
     @abstractmethod
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all ranks, of one size, by rank."""
@@ -68,9 +105,10 @@ class Engine(ABC):
         every = self.gather(tensor.detach().resolve_neg().contiguous().view(-1).view(torch.uint8))
         output.detach().copy_(torch.cat(every).view(output.dtype).view(output.shape))
 
-    @abstractmethod
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
-        """Reduce in place."""
+    def reduce_parts(self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce a tensor of one part for each rank, in the order of the ranks."""
+        flat = tensor.detach().resolve_neg().contiguous().view(-1)
+        self.reduce_scatter(output, flat, [rank * output.numel() for rank in range(self.size + 1)], op)
 
     @abstractmethod
     def reduce_scatter(
@@ -87,10 +125,6 @@ class Engine(ABC):
             bounds: Bounds of the ranks' slices, from 0, increasing; the same on every rank.
             op: The reduction.
         """
-
-    @abstractmethod
-    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy the tensor of rank `root` to every rank."""
 
     def give_up(self, reason: str) -> None:
         """End the pending calls of this rank, and those that wait for it; later ones raise PeerLost. Idempotent."""

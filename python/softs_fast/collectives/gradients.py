@@ -16,8 +16,6 @@ from softs_fast.tensors import local_tensor, mark_written, shard_of
 __all__ = ["Gradients", "joined"]
 
 _NONE = "no gradient"
-# A call between processes takes longer than to copy so much.
-_SMALL_BYTES = 1 << 16
 
 
 @contextmanager
@@ -96,13 +94,13 @@ class Gradients:
             found.setdefault(tensor.dtype, []).append(tensor)
         return found
 
-    def runs(self) -> Iterator[list[torch.Tensor]]:
-        """Iterate over the tensors that are best reduced in one call: small ones of a dtype, and each of the others."""
+    def runs(self, most_bytes: float) -> Iterator[list[torch.Tensor]]:
+        """Iterate over tensors to reduce in one call: those of a dtype of up to so many bytes, and each of the others."""
         for tensors in self.by_dtype().values():
-            small = [one for one in tensors if one.numel() * one.element_size() <= _SMALL_BYTES]
+            small = [one for one in tensors if one.nbytes <= most_bytes]
             if small:
                 yield small
-            yield from ([one] for one in tensors if one.numel() * one.element_size() > _SMALL_BYTES)
+            yield from ([one] for one in tensors if one.nbytes > most_bytes)
 
     def raise_if_refused(self) -> None:
         """Raise the error about an unsuitable tensor, which all ranks have."""

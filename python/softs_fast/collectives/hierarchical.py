@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
 import torch
 
 from softs_fast.collectives.bounded_store import BoundedStore
-from softs_fast.collectives.engine_strategy import EngineStrategy
-from softs_fast.collectives.gradients import Gradients, joined
+from softs_fast.collectives.engine_strategy import ComparedStrategy, EngineStrategy
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_strategy import LinkStrategy
-from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import discover, join_nodes, learn_topology
 from softs_fast.collectives.remaining import Member
 from softs_fast.collectives.rendezvous import (
@@ -25,25 +24,15 @@ from softs_fast.collectives.rendezvous import (
     as_rendezvous,
     as_store,
 )
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import (
-    RefusedByAll,
-    bytes_of,
-    check_parts,
-    check_root,
-    describe,
-    operand,
-    plain,
-)
+from softs_fast.collectives.tensors import bytes_of
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
-from softs_fast.tensors import as_plain, shard_of
 from softs_fast.trust import TlsFiles
 
 _NO_GROUP = "this strategy is in no group yet; call init first"
 
 
-class HierarchicalStrategy(Strategy):
+class HierarchicalStrategy(ComparedStrategy):
     """A `Strategy` over nodes: reduce-scatter inside each, all-reduce of every slice between them, all-gather inside.
 
     Every slice has a group of its own between nodes, one rank of each node, so that all ranks of a node work at once.
@@ -60,7 +49,11 @@ class HierarchicalStrategy(Strategy):
     stops, is too late or leaves, calls of all ranks raise PeerLost until the remaining ones call `rebuild`.
     """
 
+    # One flat tensor, because each of many small ones would wait for the network.
+    _most_joined = math.inf
+
     def __init__(self, local: ShmStrategy, cross_node: EngineStrategy | None) -> None:
+        super().__init__()
         self._local = local
         self._cross_node = cross_node
         self._levels: Levels | None = None
@@ -68,7 +61,6 @@ class HierarchicalStrategy(Strategy):
         self._store: KeyValueStore | None = None
         self._broken = ""
         self._closed = False
-        self._meter = Meter()
 
     def init(self, rank: int, size: int, rendezvous: object = None) -> Self:
         """Join the group of all ranks; return self.
@@ -100,7 +92,7 @@ class HierarchicalStrategy(Strategy):
         self._levels = levels
         if place is not None:
             place.close()
-            levels.agree("init", {})
+            levels.agree("init")
         name = torch.tensor([secrets.randbits(62)], device="cpu")
         levels.broadcast(name, 0)
         world = World(f"{int(name):x}", 0, topology.nodes)
@@ -126,82 +118,6 @@ class HierarchicalStrategy(Strategy):
     def lost(self) -> list[int]:
         """Ranks of the world that broke the group; empty while it works."""
         return [] if self._levels is None else self._levels.lost
-
-    @property
-    def metrics(self) -> dict[str, OpMetrics]:
-        """Metrics so far, by the name of the operation; waits are for ranks of the node and for other nodes."""
-        return self._meter.metrics
-
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
-        """Reduce a tensor over all ranks of the world, in place. All ranks get the same bits.
-
-        Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
-        """
-        with self._call("all_reduce", tensor) as (levels, lap):
-            with RefusedByAll(levels.agree, "all_reduce"):
-                local = operand(tensor, op)
-            levels.agree(f"all_reduce {op} of {describe(local, shard_of(tensor))}")
-            with plain([local]) as (lent,):
-                levels.all_reduce(lent.detach().view(-1), ReduceOp(op), lap)
-
-    def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
-    ) -> None:
-        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter."""
-        own = Gradients.of(gradients, op)
-        with self._call("all_reduce", *own.tensors.values()) as (levels, lap):
-            levels.agree(f"all_reduce_gradients {op}", own.manifest)
-            own.raise_if_refused()
-            for tensors in own.by_dtype().values():
-                # One flat tensor, because each of many small ones would wait for the network.
-                with joined(tensors, torch.device("cpu")) as flat:
-                    levels.all_reduce(flat, ReduceOp(op), lap)
-
-    def reduce_scatter(
-        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
-    ) -> None:
-        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
-
-        Between nodes each rank receives its own elements alone, and a share of those of ranks of its node without a
-        slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded; an
-        `all_reduce` over a process group adds in its order, so with more than two nodes floats may differ in the last bits.
-        `output` may be this rank's part of `tensor`.
-        """
-        with self._call("reduce_scatter", tensor) as (levels, lap):
-            with RefusedByAll(levels.agree, "reduce_scatter"):
-                source = operand(tensor, op, written=False)
-                target = operand(output, name="output")
-                check_parts("reduce_scatter", source, target, self.size)
-            levels.agree(f"reduce_scatter {op} of {describe(source)}")
-            with plain([target]) as (lent,):
-                parts = as_plain(source).detach().view(self.size, -1)
-                levels.reduce_scatter(lent.detach().view(-1), parts, ReduceOp(op), lap)
-
-    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, by rank of the world, into `output` [size * n]."""
-        with self._call("all_gather", output) as (levels, _):
-            with RefusedByAll(levels.agree, "all_gather"):
-                source = operand(tensor, written=False)
-                target = operand(output, name="output")
-                check_parts("all_gather", target, source, self.size)
-            levels.agree(f"all_gather of {describe(source)}")
-            with plain([target]) as (lent,):
-                levels.gather(lent.detach().view(self.size, -1), as_plain(source).detach().view(-1))
-
-    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` of the world to every rank."""
-        with self._call("broadcast", tensor) as (levels, _):
-            with RefusedByAll(levels.agree, "broadcast"):
-                local = operand(tensor)
-                check_root(root, self.size)
-            levels.agree(f"broadcast of {describe(local, shard_of(tensor))} from rank {root}")
-            with plain([local]) as (lent,):
-                levels.broadcast(lent, root)
-
-    def barrier(self) -> None:
-        """Return once every rank of the world has called it."""
-        with self._call("barrier") as (levels, _):
-            levels.agree("barrier", {})
 
     def rebuild(self, rendezvous: object = None) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
@@ -306,7 +222,7 @@ class HierarchicalStrategy(Strategy):
         try:
             cross = join_nodes(self._local, self._cross_node, place, topology)
             self._levels = Levels(self._local, cross, topology)
-            self._levels.agree("rebuild", {})
+            self._levels.agree("rebuild")
             member.remove_notes(store)
         finally:
             with suppress(PeerLost):
@@ -320,13 +236,13 @@ class HierarchicalStrategy(Strategy):
         return dict(zip(node, self._local.processes, strict=True))
 
     @contextmanager
-    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[tuple[Levels, Lap]]:
+    def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Levels]:
         """Count a call. If it ends midway on one level, tell the ranks of both, which would wait for this one."""
         levels = self._joined
         with self._meter.lap(name, bytes_of(tensors)) as lap:
             waiting = levels.waiting_s
             try:
-                yield levels, lap
+                yield levels
                 if self._member is not None:
                     self._member.completed += 1
             except (ConfigError, ForkedError):

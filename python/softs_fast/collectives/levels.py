@@ -12,15 +12,16 @@ from types import MappingProxyType
 import torch
 
 from softs_fast.collectives import agreement
-from softs_fast.collectives.engine import Engine, divide
+from softs_fast.collectives.engine import Collectives, Engine, divide
 from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
-from softs_fast.collectives.meter import Lap
 from softs_fast.collectives.nodes import Topology
 from softs_fast.collectives.placement import Placement
 from softs_fast.collectives.serial import SerialThread
 from softs_fast.collectives.strategy import ReduceOp
+from softs_fast.collectives.tensors import plain
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.tensors import as_plain
 
 # A chunk is reduced inside the node while the one before it is transferred between nodes.
 _CHUNK_BYTES = 4 << 20
@@ -28,7 +29,7 @@ _CHUNK_BYTES = 4 << 20
 Step = Callable[[], None]
 
 
-class Levels:
+class Levels(Collectives):
     """Joined groups on both levels.
 
     Only `agree` compares the ranks: it comes first in each call of all ranks, and transfers between nodes after it are
@@ -45,11 +46,12 @@ class Levels:
         self._cross = cross
         self.topology = topology
         self._worker = SerialThread("softs-cross-node")
+        self._waited_s = 0.0
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that this rank has waited for ranks of its node."""
-        return sum(metric.waiting_s for metric in self._local.metrics.values())
+        """Seconds that this rank has waited for ranks of its node, and for other nodes."""
+        return self._waited_s + sum(metric.waiting_s for metric in self._local.metrics.values())
 
     @property
     def lost(self) -> list[int]:
@@ -60,7 +62,7 @@ class Levels:
         return lost + [nodes[node][self._local.rank] for node in between]
 
     def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
+        """Compare descriptions by one small all-reduce."""
         tag = agreement.tag_of({"": what, **manifest})
         tags = torch.tensor([tag, -tag], dtype=torch.int64, device="cpu")
         self._local.all_reduce(tags, ReduceOp.MIN)
@@ -72,31 +74,42 @@ class Levels:
 
         def gather(own: torch.Tensor) -> list[torch.Tensor]:
             rows = own.new_empty(self.topology.size, own.numel())
-            self.gather(rows, own)
+            self.all_gather(rows, own)
             return list(rows)
 
         exchange = agreement.TensorExchange(gather, self.topology.size)
         raise ConfigError(agreement.difference(exchange, what, manifest))
 
-    def all_reduce(self, flat: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
-        """Reduce a flat tensor over all ranks, in place."""
-        inside, scale = self._scaled(flat, op)
+    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce over all ranks of the world, in place; all get the same bits.
 
-        def chunks() -> Iterator[tuple[Step, Step]]:
-            for chunk in torch.split(flat, max(1, _CHUNK_BYTES // flat.element_size())):
-                bounds = self._slices(chunk.numel())
-                own = self._reduce_inside(chunk, bounds, inside, scale)
-                between = partial(self._reduce_between, own, inside)
-                yield between, partial(self._local.all_gather_slices, chunk, own, bounds)
+        Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
+        """
+        inside, scale = self._scaled(tensor, op)
+        with plain([tensor]) as (lent,):
+            flat = lent.detach().view(-1)
 
-        if flat.numel():
-            self._overlap(chunks(), lap)
-        if op is ReduceOp.MEAN and not flat.is_floating_point():
-            divide(flat, self.topology.size)
+            def chunks() -> Iterator[tuple[Step, Step]]:
+                for chunk in torch.split(flat, max(1, _CHUNK_BYTES // flat.element_size())):
+                    bounds = self._slices(chunk.numel())
+                    own = self._reduce_inside(chunk, bounds, inside, scale)
+                    between = partial(self._reduce_between, own, inside)
+                    yield between, partial(self._local.all_gather_slices, chunk, own, bounds)
 
-    def reduce_scatter(self, output: torch.Tensor, parts: torch.Tensor, op: ReduceOp, lap: Lap) -> None:
-        """Reduce the parts [size, n], and put this rank's into `output` [n], which may be that part itself."""
-        inside, scale = self._scaled(parts, op)
+            if flat.numel():
+                self._overlap(chunks())
+            if op is ReduceOp.MEAN and not flat.is_floating_point():
+                divide(flat, self.topology.size)
+
+    def reduce_parts(self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp) -> None:
+        """Reduce a tensor of one part for each rank.
+
+        Between nodes each rank receives its own elements alone, and a share of those of ranks of its node without a
+        slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded; an
+        `all_reduce` over a process group adds in its order, so with more than two nodes floats may differ in the last bits.
+        """
+        inside, scale = self._scaled(tensor, op)
+        parts = as_plain(tensor).detach().view(self.topology.size, -1)
         step = max(1, _CHUNK_BYTES // (parts.element_size() * self.topology.size))
 
         def chunks() -> Iterator[tuple[Step, Step]]:
@@ -110,25 +123,29 @@ class Levels:
                 between = partial(self._scatter_between, mine, own, place, inside)
                 yield between, partial(self._hand_out, output[begin : begin + step], mine, place)
 
-        self._overlap(chunks(), lap)
+        self._overlap(chunks())
         if op is ReduceOp.MEAN and not output.is_floating_point():
             divide(output, self.topology.size)
 
-    def gather(self, rows: torch.Tensor, own: torch.Tensor) -> None:
-        """Gather the tensor of every rank of the world into its row."""
-        for number, members in enumerate(self.topology.nodes):
-            block = torch.empty(len(members) * own.numel(), dtype=own.dtype, device="cpu")
-            if number == self.topology.own:
-                self._local.all_gather(block, own)
-            self._spread(block, number)
-            rows[list(members)] = block.view(len(members), -1)
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Put the tensor of every rank of the world, by rank, into `output`."""
+        own = as_plain(tensor).detach().view(-1)
+        with plain([output]) as (lent,):
+            rows = lent.detach().view(self.topology.size, -1)
+            for number, members in enumerate(self.topology.nodes):
+                block = torch.empty(len(members) * own.numel(), dtype=own.dtype, device="cpu")
+                if number == self.topology.own:
+                    self._local.all_gather(block, own)
+                self._spread(block, number)
+                rows[list(members)] = block.view(len(members), -1)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy a plain tensor of a rank of the world to every rank."""
+        """Copy the tensor of a rank of the world to every rank."""
         number, inside = self.topology.place_of(root)
-        if number == self.topology.own:
-            self._local.broadcast_tensor(tensor, inside)
-        self._spread(tensor.detach().view(-1), number)
+        with plain([tensor]) as (lent,):
+            if number == self.topology.own:
+                self._local.broadcast_tensor(lent, inside)
+            self._spread(lent.detach().view(-1), number)
 
     def give_up(self, reason: str) -> None:
         """End the calls of all ranks on both levels."""
@@ -161,18 +178,17 @@ class Levels:
         n_slices = self.topology.n_slices
         return [count * min(rank, n_slices) // n_slices for rank in range(self._local.size + 1)]
 
-    def _overlap(self, chunks: Iterator[tuple[Step, Step]], lap: Lap) -> None:
+    def _overlap(self, chunks: Iterator[tuple[Step, Step]]) -> None:
         """Transfer each chunk between nodes while the next is reduced inside, and finish it after that.
 
         Args:
             chunks: Iterator that reduces a chunk inside the node, and yields its transfer and what follows it.
-            lap: Timing of the call, to which the time of waiting is added.
         """
 
         def end(sent: Future[None], finish: Step) -> None:
             start = time.perf_counter()
             sent.result()
-            lap.waiting_s += time.perf_counter() - start
+            self._waited_s += time.perf_counter() - start
             finish()
 
         before: tuple[Future[None], Step] | None = None

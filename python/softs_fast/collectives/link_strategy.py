@@ -9,7 +9,7 @@ from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.link_engine import LinkEngine
 from softs_fast.collectives.rendezvous import as_rendezvous, shown_in, store_of
 from softs_fast.errors import ConfigError
-from softs_fast.trust import Der, TlsFiles
+from softs_fast.trust import TlsFiles
 
 
 class LinkStrategy(EngineStrategy):
@@ -55,7 +55,7 @@ class LinkStrategy(EngineStrategy):
         self._timeout_s = timeout_s
         self._name = name
 
-    def init(self, rank: int, size: int, rendezvous: object) -> Self:
+    def init(self, rank: int, size: int, rendezvous: object) -> Self:  # type: ignore[override]  # a place is needed
         """Connect to the other ranks; return self. A strategy that was closed may connect to another group.
 
         Args:
@@ -85,38 +85,3 @@ class LinkStrategy(EngineStrategy):
         )
         self._closed = False
         return self
-
-    @classmethod
-    def meet(
-        cls,
-        rank: int,
-        size: int,
-        place: object,
-        *,
-        name: str,
-        timeout_s: float = 30.0,
-        connect_timeout_s: float | None = None,
-        host: str | None = None,
-        credentials: Der | None = None,
-        plain: bool = False,
-    ) -> Self:
-        """Return a strategy in a group, with certificates of any kind; the arguments are those of `LinkEngine.meet`.
-
-        Raises:
-            ConfigError: the host is reached by other machines, and there are neither credentials nor `plain`; or the
-                ranks differ in that.
-            PeerLost: a rank did not join in time, or does not prove that it belongs to the job.
-        """
-        strategy = cls(plain=plain, host=host, timeout_s=timeout_s, name=name)
-        strategy._engine = LinkEngine.meet(
-            rank,
-            size,
-            place,
-            name=name,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            host=host,
-            credentials=credentials,
-            plain=plain,
-        )
-        return strategy

@@ -36,6 +36,9 @@ class NcclEngine(GroupEngine):
     def join(cls, rank: int, size: int, store: dist.Store, *, name: str, timeout_s: float) -> Self:
         """Connect all ranks by NCCL; each uses its current CUDA device, which no other rank has.
 
+        Each call has ended on the device when it returns. `give_up` has torch abort the communicators, which ends the
+        calls of this rank only. Tensors of the host are copied there and back.
+
         Args:
             rank: This process's number.
             size: Number of ranks.

@@ -22,7 +22,7 @@ class Reasons:
     """
 
     def __init__(self, store: KeyValueStore, group: str) -> None:
-        self._store = store
+        self._store = BoundedStore(store, _TIMEOUT_S)
         self._key = f"softs.reason.{group}"
         self._is_over = False
 
@@ -37,14 +37,14 @@ class Reasons:
         if not self._is_over and self._answers():
             self._is_over = True
             try:
-                self._bounded.set(self._key, json.dumps([rank, lost, reason[:_MOST_TEXT]]).encode())
+                self._store.set(self._key, json.dumps([rank, lost, reason[:_MOST_TEXT]]).encode())
             except OSError:  # PeerLost, or a folder that is gone
                 return
 
     def told(self) -> tuple[int, list[int], str] | None:
         """Return rank, lost ranks and text of the reason that another rank has left; None if there is none."""
         try:
-            said = self._bounded.get(self._key) if self._answers() else None
+            said = self._store.get(self._key) if self._answers() else None
             if said is None:
                 return None
             rank, lost, reason = json.loads(said)
@@ -56,10 +56,6 @@ class Reasons:
             return None
         self._is_over = True
         return found
-
-    @property
-    def _bounded(self) -> BoundedStore:
-        return BoundedStore(self._store, _TIMEOUT_S)
 
     def _answers(self) -> bool:
         """Return whether the server of the store lives: torch prints a page of C++ frames for one that does not."""

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
 
 from softs_fast.collectives.link_store import LinkStore
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.identity import Process, this_process
 from softs_fast.trust import Address, Der, Place, TlsFiles
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup, Store
 
 #: Largest message of one rank in one exchange.
 MAX_MESSAGE_BYTES = 4096
@@ -45,7 +45,8 @@ class Rendezvous(Protocol):
         """
 
     def close(self) -> None:
-        """Remove all data of this rank from the transport."""
+        """Remove all data of this rank from the transport; nothing if it has left none."""
+        return
 
 
 class KeyValueStore(Protocol):
@@ -106,10 +107,7 @@ class StoreRendezvous:
 
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all ranks, by rank; see `Rendezvous.exchange`."""
-        if len(message) > MAX_MESSAGE_BYTES:
-            raise ConfigError(
-                f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
-            )
+        _check_length(message)
         deadline = time.monotonic() + timeout_s
         if not self._session:
             # Keys of later rounds contain a hash of random numbers of all ranks, so no other rendezvous uses them.
@@ -226,16 +224,18 @@ class FolderStore:
 class TorchStore:
     """A key-value store in a `torch.distributed.Store`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: dist.Store) -> None:
         self._store = store
+        # The store behind all prefixes.
+        self._bare = store
+        while isinstance(self._bare, dist.PrefixStore):
+            self._bare = self._bare.underlying_store
 
     @property
     def server(self) -> tuple[str, int] | None:
         """Host and port of a TCPStore or a LinkStore, also of one behind prefixes; None for other stores."""
-        from torch.distributed import TCPStore
-
         store = self._bare
-        return (store.host, store.port) if isinstance(store, TCPStore | LinkStore) else None
+        return (store.host, store.port) if isinstance(store, dist.TCPStore | LinkStore) else None
 
     @property
     def credentials(self) -> Der | None:
@@ -246,19 +246,7 @@ class TorchStore:
     @property
     def is_open(self) -> bool:
         """Whether each process that reaches its server can read and write it, as that of a TCPStore."""
-        from torch.distributed import TCPStore
-
-        return isinstance(self._bare, TCPStore)
-
-    @property
-    def _bare(self) -> Store:
-        """The store behind all prefixes."""
-        from torch.distributed import PrefixStore
-
-        store = self._store
-        while isinstance(store, PrefixStore):
-            store = store.underlying_store
-        return store
+        return isinstance(self._bare, dist.TCPStore)
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value."""
@@ -288,10 +276,10 @@ class TorchStore:
         return self.get(key)
 
 
-class ProcessGroupRendezvous:
+class ProcessGroupRendezvous(Rendezvous):
     """A rendezvous of the ranks of a `torch.distributed` process group, by its all-gather."""
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
     @property
@@ -301,13 +289,7 @@ class ProcessGroupRendezvous:
 
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all ranks, by rank, within the group's own time-out; see `Rendezvous.exchange`."""
-        import torch
-        import torch.distributed as dist
-
-        if len(message) > MAX_MESSAGE_BYTES:
-            raise ConfigError(
-                f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
-            )
+        _check_length(message)
         device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
         own = torch.zeros(2 + MAX_MESSAGE_BYTES, dtype=torch.uint8, device="cpu")
         own[: 2 + len(message)] = torch.frombuffer(
@@ -322,11 +304,8 @@ class ProcessGroupRendezvous:
         received = [bytes(row.cpu().tolist()) for row in every]
         return [row[2 : 2 + int.from_bytes(row[:2], "little")] for row in received]
 
-    def close(self) -> None:
-        """Do nothing: there is no data to remove."""
 
-
-class SubsetRendezvous:
+class SubsetRendezvous(Rendezvous):
     """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
 
     def __init__(self, place: Rendezvous, members: Sequence[int]) -> None:
@@ -342,9 +321,6 @@ class SubsetRendezvous:
         """Return the messages of all members; see `Rendezvous.exchange`."""
         messages = self._place.exchange(message, timeout_s)
         return [messages[rank] for rank in self._members]
-
-    def close(self) -> None:
-        """Do nothing: the rendezvous of all ranks is closed by its owner."""
 
 
 def store_of(place: Rendezvous) -> KeyValueStore | None:
@@ -387,9 +363,13 @@ def as_rendezvous(
     store = as_store(place, size=size, serves=rank == 0, timeout_s=timeout_s, files=files)
     if store is not None:
         return StoreRendezvous(store, rank, size, name)
-    group = _as_group(place, rank, size)
-    if group is not None:
-        return ProcessGroupRendezvous(group)
+    if isinstance(place, dist.ProcessGroup):
+        if (place.rank(), place.size()) != (rank, size):
+            raise ConfigError(
+                f"rank {rank} of {size} does not fit the process group, in which this is rank {place.rank()} of "
+                f"{place.size()}"
+            )
+        return ProcessGroupRendezvous(place)
     if isinstance(place, Rendezvous):
         return place
     raise ConfigError(
@@ -421,29 +401,19 @@ def as_store(
         if text.startswith("softs://"):
             return TorchStore(LinkStore.at(text, serves=serves, timeout_s=timeout_s, files=files))
         return FolderStore(text.removeprefix("file://"))
-    import torch.distributed as dist
-
-    return TorchStore(place) if dist.is_available() and isinstance(place, dist.Store) else None
+    return TorchStore(place) if isinstance(place, dist.Store) else None
 
 
-def _as_group(place: object, rank: int, size: int) -> ProcessGroup | None:
-    import torch.distributed as dist
-
-    if not dist.is_available() or not isinstance(place, dist.ProcessGroup):
-        return None
-    if (place.rank(), place.size()) != (rank, size):
+def _check_length(message: bytes) -> None:
+    if len(message) > MAX_MESSAGE_BYTES:
         raise ConfigError(
-            f"rank {rank} of {size} does not fit the process group, in which this is rank {place.rank()} of "
-            f"{place.size()}"
+            f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
         )
-    return place
 
 
-def _tcp_store(address: str, size: int, serves: bool, timeout_s: float) -> Store:
-    from torch.distributed import TCPStore
-
+def _tcp_store(address: str, size: int, serves: bool, timeout_s: float) -> dist.Store:
     host, port = Address.split(address, "rendezvous", "tcp://")
     try:
-        return TCPStore(host, port, size, serves, timedelta(seconds=timeout_s), wait_for_workers=False)
+        return dist.TCPStore(host, port, size, serves, timedelta(seconds=timeout_s), wait_for_workers=False)
     except RuntimeError as error:
         raise PeerLost(f"no rendezvous at {address}: {error}") from error

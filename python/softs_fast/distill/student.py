@@ -15,7 +15,7 @@ from ..errors import BrokerTimeout, HelloError, SampleTimeout
 from ..market import Medium as MarketMedium
 from ..market import ShmMedium, default_endpoint
 from ..mediums import Medium, market_medium
-from ..process import renewed_in_forks
+from ..process import Closing, renewed_in_forks
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
 from .model_listener import ModelListener, model_of
 from .orders import StudentOrders
@@ -71,7 +71,7 @@ class SampleRef:
         return f"SampleRef(slot_id={self.slot_id}, generation={self.generation})"
 
 
-class StudentClient:
+class StudentClient(Closing):
     """One rank of the training. It owns slots; the student of rank 0 is the leader, which sets the model.
 
     Each use of `set_model` begins a new *generation*. No sample of an earlier one is handed out afterwards, neither by
@@ -403,12 +403,6 @@ class StudentClient:
                 return SampleRef(slot_id, wanted.model.generation, self)
             else:
                 self._client.release_slot(slot_id)
-
-    def __enter__(self) -> StudentClient:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
 
 def _factory(medium: MarketMedium) -> Callable[..., MarketMedium]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ..configs import BatchConfig
 from ..distill import StudentClient
 from ..market import Broker, BrokerStats, EndpointConfig, EndpointName, ShmMedium, variable_of
+from ..process import Closing
 from .folder import new_folder
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class FleetEndpoints:
         return {variable_of(name): getattr(self, name) for name in names}
 
 
-class PrivateBroker:
+class PrivateBroker(Closing):
     """A broker with sockets in a folder that ends with it, or with this process; it serves from construction on.
 
     Attributes:
@@ -85,12 +86,6 @@ class PrivateBroker:
             for name in ("frontend", "control", "control_pub")
         }
         return StudentClient(rank, slot_count, batch_config, **{**places, **arguments})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the broker, and remove the folder. Idempotent."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..market import WorkerReport
+from ..process import Closing
 from .importable import check_runs
 from .progress import Progress
 from .restarts import RestartPolicy
@@ -20,7 +21,7 @@ __all__ = ["Workers"]
 _INTERRUPTED_S = 1.0
 
 
-class Workers:
+class Workers(Closing):
     """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
 
     Each computes with its share of the cores: all of them by the number of workers, or the most of them, and this process.
@@ -124,12 +125,6 @@ class Workers:
         else:
             self._supervisor.close()
         self._own_threads.give_back()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
     def _environment_of(self, number: int) -> dict[str, str]:
         gpus = self._gpus

@@ -7,13 +7,11 @@ import os
 import time
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from .. import _core
 from ..errors import ConfigError
 from ..market import EndpointConfig, control_beside, default_endpoint
-from ..process import check_process, join, raise_descriptor_limit
+from ..process import Closing, check_process, join, raise_descriptor_limit
 from ..repeated_log import relay_log
 from ..trust import TlsFiles
 from .addresses import endpoint_of, place_of
@@ -26,7 +24,7 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.02
 
 
-class HostLink:
+class HostLink(Closing):
     """Joins the broker of this host with those of other hosts, in a native thread that never needs the GIL.
 
     Clients of this host get samples of suppliers on the other hosts, and the other way round, with unchanged programs.
@@ -143,14 +141,3 @@ class HostLink:
         """
         self._stop_at_exit()
         self._relay.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

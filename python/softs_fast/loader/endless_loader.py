@@ -6,13 +6,13 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from ..errors import ConfigError
+from ..process import Closing
 from ..record import RecordOptions, record_options
 from .accelerated import DatasetOfLoader, reported_epoch
 from .arguments import whole_number
@@ -28,7 +28,7 @@ from .workers import BatchesOfWorkers, WorkerOptions
 __all__ = ["EndlessDataLoader"]
 
 
-class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
+class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]], Closing):
     """DataLoader over an `EndlessDataset`.
 
     With the default `collate_fn` no process is started: the suppliers are the workers. `num_workers=N` then means N
@@ -195,14 +195,6 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         self.soft_dataset.close()
         if self._tap is not None:
             self._tap.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the stream has come; see `SoftIterableDataset.state_dict`.

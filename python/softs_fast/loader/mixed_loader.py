@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
-from types import TracebackType
 from typing import Any, Self
 
 from ..errors import ConfigError
+from ..process import Closing
 from .arguments import whole_number
 from .endless_loader import EndlessDataLoader
 from .replay_loader import ReplayLoader
@@ -15,7 +15,7 @@ from .replay_loader import ReplayLoader
 __all__ = ["MixedLoader"]
 
 
-class MixedLoader:
+class MixedLoader(Closing):
     """Batches of several loaders, live ones and replays, mixed by weights. It is endless.
 
     Each batch comes from one loader: the one that is furthest behind its weight. So the shares hold at any time, no loader is ever
@@ -131,11 +131,3 @@ class MixedLoader:
         """Close all loaders. The end of a ``with`` block."""
         for loader in self._loaders:
             loader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

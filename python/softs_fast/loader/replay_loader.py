@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
+from ..process import Closing
 from ..record import Recording
 from .arguments import whole_number
 from .endless import checked_positions
@@ -25,7 +25,7 @@ __all__ = ["ReplayLoader"]
 logger = logging.getLogger(__name__)
 
 
-class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
+class ReplayLoader(DataLoader[dict[str, torch.Tensor]], Closing):
     """DataLoader over a recording. Its batches are those of a `SoftDataLoader` with `ordered=True` at the same numbers, to the bit.
 
     An iterator goes on where the last one stopped, which it ends, and ends with the recording; the next one begins anew. The
@@ -232,14 +232,6 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
     def close(self) -> None:
         """Close the files; a later iterator opens them again. The end of a ``with`` block."""
         self.recording.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Numbers:

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .. import _core
 from ..configs import RaggedLayout
@@ -21,9 +21,10 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
+from ..process import Closing
 from ..repeated_log import RepeatedLog
 from .fleet_report import FleetReport, read_report
-from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium, create_medium
+from .mediums import CudaIpcMedium, Medium, ShmMedium, create_medium
 from .mediums.segment import SegmentMedium
 
 #: `Client.leave_after`.
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _DIAGNOSE_MS = 1000
 
 
-class Client:
+class Client(Closing):
     """Orders samples into the slots of a medium that it owns.
 
     Args:
@@ -113,7 +114,7 @@ class Client:
                 segment=self.medium._segment
                 if isinstance(self.medium, CudaIpcMedium)
                 else own_segment(self.medium),
-                medium=_kind_of(self.medium),
+                medium=self.medium.native_kind,
                 ordered=ordered,
                 prefetch=prefetch,
                 block=block,
@@ -438,12 +439,6 @@ class Client:
         for level, text in self._core.take_log():
             self._log.relay(level, text)
 
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
-
 
 def own_segment(medium: Medium) -> _core.Segment | None:
     """Return the native segment of a medium, for reads that bypass the medium's methods.
@@ -457,17 +452,6 @@ def own_segment(medium: Medium) -> _core.Segment | None:
         and getattr(medium.read_into, "__func__", None) is SegmentMedium.read_into
     )
     return medium._segment if as_ever else None
-
-
-def _kind_of(medium: Medium) -> Literal["shm", "file", "tcp", "tickets"] | None:
-    """Return the kind of a medium; None for one that a user has written."""
-    if isinstance(medium, CudaIpcMedium):
-        return "tickets"
-    if isinstance(medium, ShmMedium):
-        return "shm"
-    if isinstance(medium, FilesystemMedium):
-        return "file"
-    return "tcp" if isinstance(medium, TCPMedium) else None
 
 
 def _close(core: _core.Client, medium: Medium, owner_pid: int) -> None:

@@ -6,6 +6,7 @@ Pure Python without threads, sockets or memory of its own: the caller passes the
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
@@ -25,47 +26,6 @@ __all__ = [
     "rows_of_bytes",
     "takes_argument",
 ]
-
-
-class Generator(Protocol):
-    """Makes samples in slots.
-
-    Attributes:
-        function: the user's function.
-        wants_sequence: whether `function` takes the sequence number, or numbers, as its last argument.
-        max_batch: samples that one call of `function` can make; `make` takes at most as many.
-        is_plain: whether `function` takes one product and returns the bytes of one sample, so that a caller
-            that checks their number needs no `make`.
-        batch_function: `function`, if it returns the bytes of many samples, so that a caller that checks their
-            number and sizes needs no `make`; other results go to `BatchGenerator.store`.
-    """
-
-    @property
-    def function(self) -> Callable[..., Any]: ...
-    @property
-    def wants_sequence(self) -> bool: ...
-    @property
-    def max_batch(self) -> int: ...
-    @property
-    def is_plain(self) -> bool: ...
-    @property
-    def batch_function(self) -> Callable[..., Any] | None: ...
-
-    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
-        """Make one sample per slot; on an error, the contents of all slots are undefined.
-
-        The generator keeps no reference to a slot; the user's function may.
-
-        Args:
-            product_id: the product to make.
-            sequences: the number of each sample in its stream.
-            slots: writable bytes of each sample, contiguous, as many as there are sequences.
-
-        Raises:
-            GeneratorFailed: the function did not make samples; the text names the product, the result and what is
-                needed.
-            Exception: an exception of the function, unchanged.
-        """
 
 
 class Output(Protocol):
@@ -155,7 +115,52 @@ class SlotOutput:
         """Do nothing: the function has written to the slot."""
 
 
-class SampleGenerator:
+class Generator(ABC):
+    """Makes samples in slots.
+
+    Args:
+        function: The user's function.
+        output: Output that takes the samples.
+
+    Attributes:
+        wants_sequence: whether `function` takes the sequence number, or numbers, as its last argument.
+        max_batch: samples that one call of `function` can make; `make` takes at most as many.
+        is_plain: whether `function` takes one product and returns the bytes of one sample, so that a caller
+            that checks their number needs no `make`.
+        batch_function: `function`, if it returns the bytes of many samples, so that a caller that checks their
+            number and sizes needs no `make`; other results go to `BatchGenerator.store`.
+    """
+
+    max_batch = 1
+    is_plain = False
+    batch_function: Callable[..., Any] | None = None
+    #: Positional arguments that the function has without the number.
+    _n_arguments = 2
+
+    def __init__(self, function: Callable[..., Any], output: Output) -> None:
+        self.function = function
+        self.wants_sequence = takes_argument(function, self._n_arguments, "sequence", "sequences")
+        self._output = output
+
+    @abstractmethod
+    def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
+        """Make one sample per slot; on an error, the contents of all slots are undefined.
+
+        The generator keeps no reference to a slot; the user's function may.
+
+        Args:
+            product_id: the product to make.
+            sequences: the number of each sample in its stream.
+            slots: writable bytes of each sample, contiguous, as many as there are sequences.
+
+        Raises:
+            GeneratorFailed: the function did not make samples; the text names the product, the result and what is
+                needed.
+            Exception: an exception of the function, unchanged.
+        """
+
+
+class SampleGenerator(Generator):
     """`function(product_id)`, or `function(product_id, sequence)`, returns one sample.
 
     Args:
@@ -165,14 +170,11 @@ class SampleGenerator:
         output: Output that puts samples into slots.
     """
 
-    max_batch = 1
-    batch_function = None
+    _n_arguments = 1
 
     def __init__(self, function: Callable[..., Any], output: Output) -> None:
-        self.function = function
-        self.wants_sequence = _takes_sequence(function, 1)
+        super().__init__(function, output)
         self.is_plain = output.is_bytes
-        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make one sample per slot, with a call for each; see `Generator.make`."""
@@ -184,7 +186,7 @@ class SampleGenerator:
                 raise _failed("generator_fn", product_id, error) from None
 
 
-class BatchGenerator:
+class BatchGenerator(Generator):
     """`function(product_id, n)`, or `function(product_id, n, sequences)`, returns n samples.
 
     Args:
@@ -196,14 +198,10 @@ class BatchGenerator:
         output: Output that puts samples into slots.
     """
 
-    is_plain = False
-
     def __init__(self, function: Callable[..., Any], max_batch: int, output: Output) -> None:
-        self.function = function
-        self.wants_sequence = _takes_sequence(function, 2)
+        super().__init__(function, output)
         self.max_batch = max_batch
         self.batch_function = function if output.is_bytes else None
-        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make all samples with one call; see `Generator.make`."""
@@ -223,7 +221,7 @@ class BatchGenerator:
             raise _failed("batch_generator_fn", product_id, error) from None
 
 
-class FillGenerator:
+class FillGenerator(Generator):
     """`function(product_id, out)`, or `function(product_id, out, sequence)`, makes one sample in place.
 
     Args:
@@ -232,15 +230,6 @@ class FillGenerator:
             slot's previous sample. It must not be used after the call: the slot is the client's again.
         output: Output that lends the memory of slots.
     """
-
-    max_batch = 1
-    is_plain = False
-    batch_function = None
-
-    def __init__(self, function: Callable[..., Any], output: Output) -> None:
-        self.function = function
-        self.wants_sequence = _takes_sequence(function, 2)
-        self._output = output
 
     def make(self, product_id: str, sequences: tuple[int, ...], slots: Sequence[memoryview]) -> None:
         """Make one sample per slot, with a call for each; see `Generator.make`."""
@@ -375,10 +364,6 @@ def takes_argument(function: Callable[..., Any], n_before: int, *names: str) -> 
         return False
     parameter = positional[n_before]
     return parameter.default is parameter.empty or parameter.name in names
-
-
-def _takes_sequence(function: Callable[..., Any], n_before: int) -> bool:
-    return takes_argument(function, n_before, "sequence", "sequences")
 
 
 def _check_config(config: BatchConfig, slot_size: int) -> None:

@@ -253,13 +253,8 @@ class Supplier:
 
     def _writes_to(self) -> Literal["shm", "file", "shm or file", "tcp", "tickets"] | None:
         """Return the kind of its medium, for the native side; None if a subclass overrides how it writes."""
-        if _writes_as(self._medium_cls, CudaIpcMedium):
-            return "tickets"
-        if _writes_as(self._medium_cls, ShmMedium):
-            return "shm"
-        if _writes_as(self._medium_cls, FilesystemMedium):
-            return "file"
-        return "tcp" if _writes_as(self._medium_cls, TCPMedium) else None
+        known = (CudaIpcMedium, ShmMedium, FilesystemMedium, TCPMedium)
+        return next((base.native_kind for base in known if _writes_as(self._medium_cls, base)), None)
 
     def _check_not_stopped(self) -> None:
         if self._is_stopped:
@@ -400,11 +395,9 @@ class Supplier:
         return data
 
     def _open(self, address: str) -> Medium:
-        medium_cls = self._medium_cls
-        limits: dict[str, Any] = {"file_dirs": self._file_dirs, "allow_remote": self._allow_remote}
-        if issubclass(medium_cls, (CudaIpcMedium, ShmMedium, FilesystemMedium, TCPMedium)):
-            return medium_cls.attach_limited(address, **limits)
-        return medium_cls.attach(address)
+        return self._medium_cls.attach_limited(
+            address, file_dirs=self._file_dirs, allow_remote=self._allow_remote
+        )
 
     def _attach(self, address: str) -> Medium:
         writer = self._open(address)

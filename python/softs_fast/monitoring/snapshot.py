@@ -10,6 +10,7 @@ from typing import Any
 from .. import _core
 from ..errors import BrokerTimeout, SegmentError, SoftsError, WireError
 from ..market import BrokerStats
+from ..process import Closing
 
 __all__ = [
     "ClientCounters",
@@ -160,7 +161,7 @@ class Snapshot:
         return content
 
 
-class Observer:
+class Observer(Closing):
     """Observes one broker; connects at the first `snapshot`, and again after the broker was restarted.
 
     Args:
@@ -264,12 +265,6 @@ class Observer:
     def _close_others(self, addresses: set[str]) -> None:
         for address in self._segments.keys() - addresses:
             self._segments.pop(address).close()
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
 
 def _supplier(supplier: dict[str, Any]) -> SupplierView:

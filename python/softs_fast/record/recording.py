@@ -9,13 +9,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from ..configs import BatchConfig
 from ..errors import ConfigError, DamagedError
-from ..process import raise_descriptor_limit, renewed_in_forks
+from ..process import Closing, raise_descriptor_limit, renewed_in_forks
 from .columns import SEQUENCE, Array, batch_of, columns_of, first_difference, samples_of, served_config
 from .folder import Folder
 from .manifest import MANIFEST, StreamFacts, rank_folders, read_manifest
@@ -28,7 +28,7 @@ _MOST_OPEN = 64
 _VERIFIED_AT_A_TIME = 4
 
 
-class Recording:
+class Recording(Closing):
     """A folder that a loader or ``softs-fast record`` has written, of one rank or of all; it may still be written to.
 
     Files are opened when they are needed. What was recorded after this was made is not seen.
@@ -241,12 +241,6 @@ class Recording:
         with self._lock:
             while self._files:
                 self._files.popitem()[1].close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         """Close the files."""

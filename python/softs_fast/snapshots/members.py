@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
+
+from softs_fast.process import Closing
 
 from ..collectives import MAX_MESSAGE_BYTES, FolderStore, TorchStore, in_thread
 from ..errors import ConfigError, SegmentError, SoftsError
@@ -53,7 +54,7 @@ class Member:
     window: RemoteWindow
 
 
-class Members:
+class Members(Closing):
     """The windows of others, found by notes at a common place. Joining and leaving is no collective call.
 
     Each process leaves a note with the address of its window, and looks at the notes of the others. Windows of
@@ -150,16 +151,6 @@ class Members:
                 in_thread(remove, _THREAD).result(_CLOSE_S) if self._is_beside else remove()
             except (OSError, RuntimeError) as error:
                 _log.warning("cannot remove the note of this member: %r", error)
-
-    def __enter__(self) -> Members:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def _look(self, known: Set[str]) -> list[tuple[str, bytes]]:
         if self._key is None:

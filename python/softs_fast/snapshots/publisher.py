@@ -10,13 +10,14 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+from softs_fast.process import Closing
 
 from ..errors import ConfigError
 from .finite import are_finite
@@ -35,7 +36,7 @@ Tensors = Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
 _ByDevice = dict[torch.device | None, dict[str, Tensor]]
 
 
-class Publisher:
+class Publisher(Closing):
     """Publishes a model in a window, beside the forward and backward pass of the next step.
 
     Buffers, which change in the forward pass, are copied inside the call of `offer`. Parameters, which change only when
@@ -161,16 +162,6 @@ class Publisher:
     def close(self) -> None:
         """Wait for the copy that runs, remove the hook, and end the thread; a second call does nothing."""
         self._finalizer()
-
-    def __enter__(self) -> Publisher:
-        """Return it."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def _ready(self) -> float | None:
         """Return the time; None if no copy may begin now."""

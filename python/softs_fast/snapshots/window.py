@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, SegmentError
+from ..process import Closing
 from ..tensors import as_plain, is_plain
 from .layout import SnapshotLayout, TensorEntry
 
@@ -60,7 +60,7 @@ class Header:
     config: dict[str, Any] | None
 
 
-class Window:
+class Window(Closing):
     """This process's tensors for others: two halves, of which one is always whole once a version was published.
 
     Others map it read-only; neither side waits for the other. The memory is in /dev/shm without a name, two times the
@@ -191,18 +191,8 @@ class Window:
         """Publish no more; a second call does nothing. Others that have it open keep what was published."""
         self._native.close()
 
-    def __enter__(self) -> Window:
-        """Return the window."""
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
-
-
-class RemoteWindow:
+class RemoteWindow(Closing):
     """The window of another process of this host, and of the same user; made by `open`.
 
     After `close` its uses raise ConfigError, in a fork of the process that opened it ForkedError.
@@ -266,16 +256,6 @@ class RemoteWindow:
     def close(self) -> None:
         """Release the memory; a second call does nothing."""
         self.native.close()
-
-    def __enter__(self) -> RemoteWindow:
-        """Return the window."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def header_of(seen: tuple[int, int, float | None, int, int, bytes]) -> Header:

@@ -6,7 +6,6 @@ import gc
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from softs_fast.averaging.hosts.group_board import (
 )
 from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.records import replace
 from softs_fast.snapshots import SnapshotLayout, Window
 
 

@@ -17,13 +17,17 @@ from softs_fast.averaging.hosts.correspondent import (
     WANTED_S,
     Correspondent,
 )
-from softs_fast.averaging.hosts.messages import Ask, Leave, Look, Message, Seen, Want
+from softs_fast.averaging.hosts.messages import Ask, Leave, Look, Message, Seen, SentHeader, Want
 from softs_fast.averaging.reports import Report
 from softs_fast.snapshots import Header
 
 
 def header(version: int) -> Header:
     return Header(version, 0, 0.5, 0, 0.0, None)
+
+
+def sent(version: int) -> SentHeader:
+    return SentHeader.of(header(version), 0.0)
 
 
 @dataclass
@@ -144,8 +148,8 @@ def test_a_rank_that_leaves_gets_no_more_answers() -> None:
 
 def test_messages_that_overtake_each_other_bring_no_older_version() -> None:
     known = Correspondent([1], 0.0)
-    assert known.hear(1, Seen(header(5)), 0.0) == [(1, Look(5, 0))]
-    assert known.hear(1, Seen(header(4)), 0.0) == [(1, Look(5, 0))]
+    assert known.hear(1, Seen(sent(5)), 0.0) == [(1, Look(5, 0))]
+    assert known.hear(1, Seen(sent(4)), 0.0) == [(1, Look(5, 0))]
     assert known.header(1).version == 5
 
 
@@ -157,8 +161,8 @@ def test_a_report_is_news_without_a_version() -> None:
     assert network.nodes[0].known.reports(1) == (Report(1, 0.5, 100),)
     known = Correspondent([1], 0.0)
     newer, older = (Report(2, 0.5, 200),), (Report(1, 0.5, 100),)
-    known.hear(1, Seen(header(1), newer), 0.0)
-    assert known.hear(1, Seen(header(1), older), 0.0) == [(1, Look(1, 2))]
+    known.hear(1, Seen(sent(1), newer), 0.0)
+    assert known.hear(1, Seen(sent(1), older), 0.0) == [(1, Look(1, 2))]
     assert known.reports(1) == newer
 
 
@@ -208,12 +212,12 @@ def test_a_rank_with_failed_transfers_counts_as_dead_until_it_is_heard_and_in_th
     for _ in range(MAX_FAILURES - 1):
         known.failed(1)
         assert not known.is_alive(1, 0.0)
-        known.hear(1, Seen(header(1)), 0.0)
+        known.hear(1, Seen(sent(1)), 0.0)
         assert known.is_alive(1, 0.0)
     known.received(1)
     for _ in range(MAX_FAILURES):
         assert not known.has_left(1)
         known.failed(1)
-    known.hear(1, Seen(header(1)), 0.0)
+    known.hear(1, Seen(sent(1)), 0.0)
     assert known.has_left(1)
     assert not known.is_alive(1, 0.0)

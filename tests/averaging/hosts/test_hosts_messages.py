@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from softs_fast.averaging.hosts.messages import (
     MAX_MESSAGE_BYTES,
+    MESSAGES,
     Ask,
     Leave,
     Look,
@@ -20,9 +21,8 @@ from softs_fast.averaging.hosts.messages import (
     Offer,
     Refuse,
     Seen,
+    SentHeader,
     Want,
-    decode,
-    encode,
 )
 from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import WireError
@@ -40,13 +40,14 @@ headers = st.builds(
     published_s=st.integers(0, 1000).map(float),
     config=configs,
 )
+sent_headers = headers.map(lambda header: SentHeader.of(header, NOW_S))
 reports = st.builds(Report, numbers, st.none() | st.floats(), numbers)
 everything = st.one_of(
     st.builds(Look, numbers, numbers),
-    st.builds(Seen, headers, st.lists(reports, max_size=MAX_REPORTS).map(tuple)),
+    st.builds(Seen, sent_headers, st.lists(reports, max_size=MAX_REPORTS).map(tuple)),
     st.builds(Ask, numbers),
     st.builds(Want, numbers, st.booleans()),
-    st.builds(Offer, numbers, st.integers(0, 1 << 40), headers),
+    st.builds(Offer, numbers, st.integers(0, 1 << 40), sent_headers),
     st.builds(Refuse, numbers, st.booleans()),
     st.just(Leave()),
 )
@@ -54,22 +55,22 @@ everything = st.one_of(
 
 @given(everything)
 def test_what_is_sent_is_what_is_read(message: Message) -> None:
-    said = encode(message, NOW_S)
+    said = MESSAGES.encode(message)
     assert len(said) <= MAX_MESSAGE_BYTES
-    assert repr(decode(said, NOW_S)) == repr(message)
+    assert repr(MESSAGES.decode(said)) == repr(message)
 
 
-def test_ages_are_sent_and_not_times() -> None:
-    said = encode(Seen(Header(1, 0, 0.5, 0, 990.0, None)), NOW_S)
-    found = decode(said, 50.0)
-    assert isinstance(found, Seen)
-    assert found.header.published_s == 40.0
+@given(headers)
+def test_ages_are_sent_and_not_times(header: Header) -> None:
+    sent = SentHeader.of(header, NOW_S)
+    assert repr(sent.at(NOW_S)) == repr(header)
+    assert sent.at(NOW_S - 950.0).published_s == header.published_s - 950.0
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_message_or_refused(said: bytes) -> None:
     try:
-        message = decode(said, NOW_S)
+        message = MESSAGES.decode(said)
     except WireError:
         return
     assert isinstance(message, Message)
@@ -77,18 +78,19 @@ def test_random_bytes_are_a_message_or_refused(said: bytes) -> None:
 
 @given(everything, st.data())
 def test_bytes_that_were_changed_are_a_message_or_refused(message: Message, data: st.DataObject) -> None:
-    said = bytearray(encode(message, NOW_S))
+    said = bytearray(MESSAGES.encode(message))
     said[data.draw(st.integers(0, len(said) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(said[: data.draw(st.integers(0, len(said)))])
     for text in (bytes(said), cut):
         try:
-            found = decode(text, NOW_S)
+            found = MESSAGES.decode(text)
         except WireError:
             continue
         if isinstance(found, Seen | Offer):
             assert 0 <= found.header.version < 1 << 63
-            assert math.isfinite(found.header.published_s)
-            assert found.header.config is None or isinstance(found.header.config, dict)
+            header = found.header.at(NOW_S)
+            assert math.isfinite(header.published_s)
+            assert header.config is None or isinstance(header.config, dict)
 
 
 HEADER = [1, 0, None, 0, 0.0, b""]
@@ -123,4 +125,4 @@ def header_with(config: bytes, age_s: float = 0.0) -> list[object]:
 )
 def test_what_is_malformed_is_named(said: Any, text: str) -> None:
     with pytest.raises(WireError, match=text):
-        decode(said if isinstance(said, bytes) else msgpack.packb(said), NOW_S)
+        MESSAGES.decode(said if isinstance(said, bytes) else msgpack.packb(said))

@@ -13,7 +13,7 @@ from side_by_side import in_threads
 from torch.distributed import HashStore
 
 from softs_fast import _kernels
-from softs_fast.collectives import HierarchicalStrategy, LinkStrategy, ShmStrategy, Strategy
+from softs_fast.collectives import EngineStrategy, HierarchicalStrategy, ShmStrategy, Strategy
 from softs_fast.coordination.job.messages import Member, Table
 from softs_fast.coordination.node import engines, memory_engine
 from softs_fast.coordination.node.exchange import EpochExchange
@@ -57,7 +57,7 @@ def summed(size: int, host_of: Callable[[int], str]) -> list[tuple[type[Strategy
     ("hosts", "kind"),
     [
         ("aaa", ShmStrategy),
-        ("abc", LinkStrategy),
+        ("abc", EngineStrategy),
         ("aab", HierarchicalStrategy),
         ("baba", HierarchicalStrategy),
     ],
@@ -71,7 +71,7 @@ def test_without_shared_memory_there_are_connections(monkeypatch: pytest.MonkeyP
         raise SegmentError("no room in /dev/shm")
 
     monkeypatch.setattr(_kernels.Segment, "create", full)
-    assert summed(3, lambda rank: "") == [(LinkStrategy, 3.0)] * 3
+    assert summed(3, lambda rank: "") == [(EngineStrategy, 3.0)] * 3
 
 
 def test_if_one_host_has_no_room_for_its_group_all_use_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,12 +84,12 @@ def test_if_one_host_has_no_room_for_its_group_all_use_connections(monkeypatch: 
         return create(size, staging_bytes)
 
     monkeypatch.setattr(_kernels.Segment, "create_group", full)
-    assert summed(5, lambda rank: "aaabb"[rank]) == [(LinkStrategy, 10.0)] * 5
+    assert summed(5, lambda rank: "aaabb"[rank]) == [(EngineStrategy, 10.0)] * 5
 
 
 def test_hosts_larger_than_a_group_use_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_MOST_IN_MEMORY", 2)
-    assert summed(3, lambda rank: "") == [(LinkStrategy, 3.0)] * 3
+    assert summed(3, lambda rank: "") == [(EngineStrategy, 3.0)] * 3
 
 
 def test_messages_of_all_members_in_several_pieces() -> None:

@@ -55,7 +55,7 @@ def test_both_ends_drop_the_same_layouts() -> None:
         assert decode(data, got) == message
         short.append(len(data) < 300)
     assert short == [False] * 40 + [True, True, False, True, True, False, False, True]
-    assert len(got._layouts) == 16
+    assert len(got) == 16
 
 
 def test_what_was_not_sent_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

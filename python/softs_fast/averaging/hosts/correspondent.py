@@ -11,7 +11,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from softs_fast.averaging.hosts.messages import Ask, Leave, Look, Message, Offer, Refuse, Seen, Want
+from softs_fast.averaging.hosts.messages import (
+    Ask,
+    Leave,
+    Look,
+    Message,
+    Offer,
+    Refuse,
+    Seen,
+    SentHeader,
+    Want,
+)
 from softs_fast.averaging.reports import Report, last_check
 from softs_fast.snapshots import Header
 
@@ -73,7 +83,7 @@ class Correspondent:
             case Seen(header, reports):
                 # Neither a version nor a check goes back; messages may overtake each other.
                 if header.version >= peer.header.version:
-                    peer.header = header
+                    peer.header = header.at(now_s)
                 if last_check(reports) >= last_check(peer.reports):
                     peer.reports = reports
                 return [(rank, Look(peer.header.version, last_check(peer.reports)))]
@@ -98,7 +108,7 @@ class Correspondent:
                 has_news = own.version > look.seen or last_check(reports) > look.check
                 if has_news or now_s - since_s >= BEAT_S:
                     peer.looks = None
-                    told.append((rank, Seen(own, reports)))
+                    told.append((rank, Seen(SentHeader.of(own, now_s), reports)))
         return told
 
     def next_to_serve(self, now_s: float) -> tuple[int, Want] | None:

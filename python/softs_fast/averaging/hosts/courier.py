@@ -20,7 +20,7 @@ from torch import Tensor
 from softs_fast.averaging.decide import Member
 from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.correspondent import WANTED_S, Correspondent, Letter
-from softs_fast.averaging.hosts.messages import Ask, Message, Offer, Refuse, Want, decode, encode
+from softs_fast.averaging.hosts.messages import MESSAGES, Ask, Message, Offer, Refuse, SentHeader, Want
 from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import NotFinite, PeerLost, SegmentError, SoftsError, WireError
 from softs_fast.snapshots import Fetched, Header, RemoteWindow, SnapshotLayout, Window, fetch
@@ -197,6 +197,7 @@ class Courier:
     ) -> Header:
         transfer = next(self._transfers)
         offer = self._offered(rank, Want(transfer, is_manifest))
+        header = offer.header.at(time.monotonic())
         if not fits(offer.n_bytes):
             raise Unavailable(rank, f"it offers {offer.n_bytes} bytes; this rank has {self._layout.n_bytes}")
         seal: list[bytes] = []
@@ -207,7 +208,7 @@ class Courier:
                 stream.receive(_SEAL.size, lambda at, piece: seal.append(piece.numpy().tobytes()))
             finally:
                 stream.close()
-            if b"".join(seal) != _SEAL.pack(transfer, offer.header.version):
+            if b"".join(seal) != _SEAL.pack(transfer, header.version):
                 raise PeerLost(f"rank {rank} has sent bytes of another version than it offered")
         except PeerLost as error:
             with self._lock:
@@ -215,7 +216,7 @@ class Courier:
             raise Unavailable(rank, str(error)) from error
         with self._lock:
             self._correspondent.received(rank)
-        return offer.header
+        return header
 
     def _offered(self, rank: int, want: Want) -> Offer:
         """Say what is wanted, and wait for the answer as long as the rank is there."""
@@ -277,7 +278,7 @@ class Courier:
                 self._lose(rank, said)
                 continue
             try:
-                self._hear(rank, decode(said, now_s), now_s)
+                self._hear(rank, MESSAGES.decode(said), now_s)
             except WireError as error:
                 self._lose(rank, error)
         own = self._own.header()
@@ -308,7 +309,7 @@ class Courier:
                 if self._correspondent.has_left(rank):
                     continue
             try:
-                self._channel.send(rank, encode(message, time.monotonic()))
+                self._channel.send(rank, MESSAGES.encode(message))
             except PeerLost as error:
                 self._lose(rank, error)
 
@@ -329,7 +330,8 @@ class Courier:
                     self._post(rank, Refuse(want.transfer, True))
                     return
                 header, memory = copy.headers[0], copy.memory
-            self._post(rank, Offer(want.transfer, len(memory), header))
+            sent = SentHeader.of(header, time.monotonic())
+            self._post(rank, Offer(want.transfer, len(memory), sent))
             stream = self._channel.stream(self._rank, rank, want.transfer)
             try:
                 stream.send(memory)

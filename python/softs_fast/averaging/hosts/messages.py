@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Annotated
 
 from softs_fast import records
@@ -17,7 +16,30 @@ MAX_MESSAGE_BYTES = 8192
 # Of what is transferred: 1 TiB, as a snapshot.
 MAX_TRANSFER_BYTES = 1 << 40
 
-_Bytes = Annotated[int, span(0, MAX_TRANSFER_BYTES)]
+
+class SentHeader(records.Message):
+    """A header, with the age of its version in place of a time, as clocks of hosts differ."""
+
+    version: Count
+    step: Annotated[int, span(-(1 << 63), (1 << 63) - 1)]
+    metric: float | None
+    trained: Count
+    age_s: Amount
+    config: Annotated[bytes, most(MAX_CONFIG_BYTES)]
+
+    def __post_init__(self) -> None:
+        _parsed_config(self.config)
+
+    @classmethod
+    def of(cls, header: Header, now_s: float) -> SentHeader:
+        """Return what is sent of a header."""
+        age_s = max(0.0, now_s - header.published_s) if header.version else 0.0
+        return cls(header.version, header.step, header.metric, header.trained, age_s, as_json(header.config))
+
+    def at(self, now_s: float) -> Header:
+        """Return the header that has come at a time on this host's clock."""
+        config = _parsed_config(self.config)
+        return Header(self.version, self.step, self.metric, self.trained, now_s - self.age_s, config)
 
 
 class Look(records.Message, tag=1):
@@ -32,12 +54,11 @@ class Look(records.Message, tag=1):
     check: Count
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(records.Message, tag=2):
     """The sender's header and its reports, the newest one last: the answer to one `Look`."""
 
-    header: Header
-    reports: tuple[Report, ...] = ()
+    header: SentHeader
+    reports: Annotated[tuple[Report, ...], most(MAX_REPORTS)] = ()
 
 
 class Ask(records.Message, tag=3):
@@ -58,8 +79,7 @@ class Want(records.Message, tag=4):
     is_manifest: bool
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(records.Message, tag=5):
     """So many bytes follow, by a stream of the transfer's number; of the version of the header.
 
     Attributes:
@@ -68,9 +88,9 @@ class Offer:
         header: Header of the version that is sent.
     """
 
-    transfer: int
-    n_bytes: int
-    header: Header
+    transfer: Count
+    n_bytes: Annotated[int, span(0, MAX_TRANSFER_BYTES)]
+    header: SentHeader
 
 
 class Refuse(records.Message, tag=6):
@@ -90,76 +110,12 @@ class Leave(records.Message, tag=7):
 
 
 Message = Look | Seen | Ask | Want | Offer | Refuse | Leave
+MESSAGES: Packed[Message] = Packed(Message, most_bytes=MAX_MESSAGE_BYTES, what="message between hosts")
 
 
-class _HeaderForm(records.Message):
-    """A header, of which the age is sent, as clocks of hosts differ."""
-
-    version: Count
-    step: Annotated[int, span(-(1 << 63), (1 << 63) - 1)]
-    metric: float | None
-    trained: Count
-    age_s: Amount
-    config: Annotated[bytes, most(MAX_CONFIG_BYTES)]
-
-    @classmethod
-    def of(cls, header: Header, now_s: float) -> _HeaderForm:
-        age_s = max(0.0, now_s - header.published_s) if header.version else 0.0
-        return cls(header.version, header.step, header.metric, header.trained, age_s, as_json(header.config))
-
-    def header(self, now_s: float) -> Header:
-        config = _parsed_config(self.config) if self.config else None
-        return Header(self.version, self.step, self.metric, self.trained, now_s - self.age_s, config)
-
-
-class _SeenForm(records.Message, tag=2):
-    header: _HeaderForm
-    reports: Annotated[tuple[Report, ...], most(MAX_REPORTS)]
-
-
-class _OfferForm(records.Message, tag=5):
-    transfer: Count
-    n_bytes: _Bytes
-    header: _HeaderForm
-
-
-_Plain = Look | Ask | Want | Refuse | Leave
-_PACKED: Packed[_Plain | _SeenForm | _OfferForm] = Packed(
-    _Plain | _SeenForm | _OfferForm, most_bytes=MAX_MESSAGE_BYTES, what="message between hosts"
-)
-
-
-def encode(message: Message, now_s: float) -> bytes:
-    """Return the bytes of a message.
-
-    Args:
-        message: Message to encode.
-        now_s: Time now, seconds, on the clock of `Header.published_s`.
-    """
-    match message:
-        case Seen(header, reports):
-            return _PACKED.encode(_SeenForm(_HeaderForm.of(header, now_s), reports))
-        case Offer(transfer, n_bytes, header):
-            return _PACKED.encode(_OfferForm(transfer, n_bytes, _HeaderForm.of(header, now_s)))
-    return _PACKED.encode(message)
-
-
-def decode(said: bytes, now_s: float) -> Message:
-    """Return the message of bytes that came from another rank.
-
-    Raises:
-        WireError: they are none.
-    """
-    match _PACKED.decode(said):
-        case _SeenForm(header, reports):
-            return Seen(header.header(now_s), reports)
-        case _OfferForm(transfer, n_bytes, header):
-            return Offer(transfer, n_bytes, header.header(now_s))
-        case message:
-            return message
-
-
-def _parsed_config(said: bytes) -> dict[str, object]:
+def _parsed_config(said: bytes) -> dict[str, object] | None:
+    if not said:
+        return None
     try:
         config = json.loads(said)
     except (ValueError, RecursionError) as error:

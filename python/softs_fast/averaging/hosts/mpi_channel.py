@@ -47,9 +47,9 @@ class MpiChannel(Channel):
     """
 
     def __init__(self, communicator: Any, others: Iterable[int]) -> None:
-        self._mpi = load_mpi()
-        self._communicator = communicator
-        self._is_closing = False
+        self.mpi = load_mpi()
+        self.communicator = communicator
+        self.is_closing = False
         self._unsent: dict[int, deque[tuple[Any, bytes]]] = {rank: deque() for rank in others}
         self._expected = {rank: self._expect(rank) for rank in self._unsent}
 
@@ -61,40 +61,32 @@ class MpiChannel(Channel):
                 unsent.popleft()
             if len(unsent) >= _MAX_UNSENT:
                 raise PeerLost(f"MPI has not taken {len(unsent)} messages to rank {rank}")
-            unsent.append((self._communicator.Isend([said, self._mpi.BYTE], rank, _MESSAGE_TAG), said))
-        except self._mpi.Exception as error:
+            unsent.append((self.communicator.Isend([said, self.mpi.BYTE], rank, _MESSAGE_TAG), said))
+        except self.mpi.Exception as error:
             raise PeerLost(f"MPI cannot send to rank {rank}: {error}") from error
 
     def receive(self) -> Sequence[tuple[int, bytes | PeerLost]]:
         """Return the messages that have come."""
         found: list[tuple[int, bytes | PeerLost]] = []
-        status = self._mpi.Status()
+        status = self.mpi.Status()
         for rank, (request, buffer) in list(self._expected.items()):
             try:
                 while request.Test(status):
-                    found.append((rank, bytes(buffer[: status.Get_count(self._mpi.BYTE)])))
+                    found.append((rank, bytes(buffer[: status.Get_count(self.mpi.BYTE)])))
                     request, buffer = self._expected[rank] = self._expect(rank)
-            except self._mpi.Exception as error:
+            except self.mpi.Exception as error:
                 _abandoned.append(self._expected.pop(rank))
                 found.append((rank, PeerLost(f"MPI cannot receive from rank {rank}: {error}")))
         return found
 
     def stream(self, donor: int, reader: int, transfer: int) -> Stream:
         """Return a stream; there is no connection to be made."""
-        is_reader = self._communicator.Get_rank() == reader
-        tag = 1 + transfer % _N_STREAM_TAGS
-        return _MpiStream(
-            self._mpi,
-            self._communicator,
-            donor if is_reader else reader,
-            tag,
-            is_reader,
-            lambda: self._is_closing,
-        )
+        is_reader = self.communicator.Get_rank() == reader
+        return _MpiStream(self, donor if is_reader else reader, 1 + transfer % _N_STREAM_TAGS, is_reader)
 
     def close(self) -> None:
         """Wait a short while for the last messages; end streams, and receive no more."""
-        self._is_closing = True
+        self.is_closing = True
         give_up_s = time.monotonic() + _CLOSE_S
         for unsent in self._unsent.values():
             for request, said in unsent:
@@ -102,12 +94,12 @@ class MpiChannel(Channel):
                     _abandoned.append((request, said))
             unsent.clear()
         for request, buffer in self._expected.values():
-            _cancel(request, buffer, self._mpi, give_up_s)
+            _cancel(request, buffer, self.mpi, give_up_s)
         self._expected.clear()
 
     def _expect(self, rank: int) -> tuple[Any, bytearray]:
         buffer = bytearray(MAX_MESSAGE_BYTES)
-        return self._communicator.Irecv([buffer, self._mpi.BYTE], rank, _MESSAGE_TAG), buffer
+        return self.communicator.Irecv([buffer, self.mpi.BYTE], rank, _MESSAGE_TAG), buffer
 
 
 def require_threads(mpi: Any) -> None:
@@ -131,21 +123,12 @@ def require_threads(mpi: Any) -> None:
 
 
 class _MpiStream(Stream):
-    def __init__(
-        self,
-        mpi: Any,
-        communicator: Any,
-        other: int,
-        tag: int,
-        is_reader: bool,
-        is_closing: Callable[[], bool],
-    ) -> None:
-        self._mpi = mpi
-        self._communicator = communicator
+    def __init__(self, channel: MpiChannel, other: int, tag: int, is_reader: bool) -> None:
+        self._channel = channel
+        self._mpi = channel.mpi
         self._other = other
         self._tag = tag
         self._is_reader = is_reader
-        self._is_closing = is_closing
         # Requests that were begun, with their memory, in order.
         self._begun: deque[tuple[Any, Tensor]] = deque()
 
@@ -154,7 +137,7 @@ class _MpiStream(Stream):
         for piece in pieces(memory):
             if len(self._begun) == _PIECES_AT_ONCE:
                 self._finish_first()
-            self._begin(self._communicator.Isend, piece)
+            self._begin(self._channel.communicator.Isend, piece)
         while self._begun:
             self._finish_first()
 
@@ -169,7 +152,7 @@ class _MpiStream(Stream):
         while starts or self._begun:
             while starts and buffers:
                 n_piece = min(PIECE_BYTES, n_bytes - starts.popleft())
-                self._begin(self._communicator.Irecv, buffers.popleft()[:n_piece])
+                self._begin(self._channel.communicator.Irecv, buffers.popleft()[:n_piece])
             piece = self._finish_first(must_fill=True)
             take(at, piece)
             at += len(piece)
@@ -197,7 +180,7 @@ class _MpiStream(Stream):
         request, piece = self._begun[0]
         status = self._mpi.Status()
         try:
-            if not _is_done(request, time.monotonic() + SILENT_S, status, self._is_closing):
+            if not _is_done(request, time.monotonic() + SILENT_S, status, lambda: self._channel.is_closing):
                 raise PeerLost(f"rank {self._other} has not moved for {SILENT_S:g} s, or this rank leaves")
         except self._mpi.Exception as error:
             raise PeerLost(f"the transfer with rank {self._other} failed: {error}") from error

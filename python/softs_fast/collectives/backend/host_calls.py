@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from softs_fast.collectives.engine import Collectives
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_engine import LinkEngine, memory_of
-from softs_fast.collectives.meter import Lap
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, name_of
 from softs_fast.errors import ConfigError
@@ -40,11 +40,11 @@ class Ranks:
     engine: LinkEngine
     levels: Levels | None
 
-    def levels_for(self, tensor: Tensor, op: ReduceOp | None = None) -> Levels | None:
-        """Return the levels if a tensor is worth them, and they reduce it."""
+    def best_for(self, tensor: Tensor, op: ReduceOp | None = None) -> Collectives:
+        """Return the levels if a tensor is worth them, and they reduce it; else all connections."""
         # The sum of which they make a mean may not fit into whole numbers.
         is_exact = op is not ReduceOp.MEAN or tensor.is_floating_point()
-        return self.levels_of(tensor.nbytes) if is_exact else None
+        return (self.levels_of(tensor.nbytes) if is_exact else None) or self.engine
 
     def levels_of(self, n_bytes: int) -> Levels | None:
         """Return the levels if so many bytes are worth them."""
@@ -93,10 +93,8 @@ class HostCalls:
             flat = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
             if root >= 0:
                 _reduce_to(ranks, flat, kind, root)
-            elif (levels := ranks.levels_for(flat, kind)) is not None:
-                levels.all_reduce(flat, kind, Lap())
             else:
-                ranks.engine.all_reduce(flat, kind)
+                ranks.best_for(flat, kind).all_reduce(flat, kind)
             if len(tensors) > 1:
                 for tensor, part in zip(tensors, torch.split(flat, [n for _, n in pieces]), strict=True):
                     tensor.copy_(part)
@@ -113,11 +111,7 @@ class HostCalls:
         def make(ranks: Ranks) -> None:
             output = _tensor(target, tensors[ranks.engine.rank].numel(), _DTYPES[dtype])
             whole = _joined(tensors)
-            if (levels := ranks.levels_for(whole, kind)) is not None:
-                levels.reduce_scatter(output, whole.view(len(tensors), -1), kind, Lap())
-                return
-            bounds = [rank * output.numel() for rank in range(len(tensors) + 1)]
-            ranks.engine.reduce_scatter(output, whole, bounds, kind)
+            ranks.best_for(whole, kind).reduce_parts(output, whole, kind)
 
         return HostCall(f"reduce_scatter {kind} of {_described(tensors)}", make)
 
@@ -136,7 +130,7 @@ class HostCalls:
             # By what is alike on all ranks: where the places are is not.
             if root < 0 and len(set(sizes)) == 1 and (levels := ranks.levels_of(sum(sizes))) is not None:
                 whole = _joined(places)
-                levels.gather(whole.view(len(places), -1), own)
+                levels.all_gather(whole, own)
                 if not _is_dense(pieces):
                     for place, row in zip(places, whole.view(len(places), -1), strict=True):
                         place.copy_(row)
@@ -154,10 +148,7 @@ class HostCalls:
         tensor = _tensor(data, n_bytes, torch.uint8)
 
         def make(ranks: Ranks) -> None:
-            if (levels := ranks.levels_for(tensor)) is not None:
-                levels.broadcast(tensor, root)
-            else:
-                ranks.engine.broadcast(tensor, root)
+            ranks.best_for(tensor).broadcast(tensor, root)
 
         return HostCall(f"broadcast of {n_bytes} bytes from rank {root}", make)
 

@@ -13,20 +13,18 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch.distributed import PrefixStore, Store
 
-from softs_fast.collectives import agreement
 from softs_fast.collectives.backend import door
 from softs_fast.collectives.backend.host_calls import HostCall, HostCalls, Ranks
 from softs_fast.collectives.backend.host_rings import HostRings
 from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.work import BackendMismatch, Completer, error_of
+from softs_fast.collectives.engine_strategy import EngineStrategy
 from softs_fast.collectives.host.group import MOST_TIMEOUT_S
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.link_engine import LinkEngine, listen
-from softs_fast.collectives.link_strategy import LinkStrategy
 from softs_fast.collectives.nodes import Topology, discover
 from softs_fast.collectives.rendezvous import (
     MAX_MESSAGE_BYTES,
@@ -126,7 +124,7 @@ def _joined(topology: Topology, place: Rendezvous, store: Store, how: dict[str, 
     cross = None
     if inside < topology.n_slices:
         slices = PrefixStore(f"slice{inside}", store)
-        cross = LinkStrategy.meet(topology.own, len(topology.nodes), slices, **how)
+        cross = EngineStrategy(LinkEngine.meet(topology.own, len(topology.nodes), slices, **how))
     levels = Levels(local, cross, topology)
     levels.agree("init")
     return levels
@@ -229,8 +227,8 @@ class HostQueue:
         engine.timeout_s = timeout_s
         try:
             with engine.call(call.text):
-                self._agree(call.text)
                 try:
+                    engine.agree(call.text)
                     call.make(self._ranks)
                 except ConfigError as error:
                     raise BackendMismatch(str(error)) from error
@@ -241,19 +239,6 @@ class HostQueue:
             if self._ranks.levels is not None:
                 self._ranks.levels.give_up(str(error) if isinstance(error, PeerLost) else repr(error))
             raise
-
-    def _agree(self, text: str) -> None:
-        """Raise BackendMismatch, on every rank, unless all make the same call."""
-        engine = self._ranks.engine
-        tags = [
-            int(tag)
-            for tag in engine.gather(
-                torch.tensor([agreement.tag_of({"": text})], dtype=torch.int64, device="cpu")
-            )
-        ]
-        if len(set(tags)) > 1:
-            exchange = agreement.TensorExchange(engine.gather, engine.size)
-            raise BackendMismatch(agreement.difference(exchange, text, {}))
 
 
 class HostOutcome:

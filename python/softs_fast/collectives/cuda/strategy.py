@@ -19,10 +19,10 @@ from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.gradients import Gradients
-from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
+from softs_fast.collectives.host.group import HostStrategy, check_progress, join_host_group, joined
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp
 from softs_fast.collectives.tensors import (
     RefusedByAll,
     bytes_of,
@@ -48,7 +48,7 @@ _BARRIER, _CLOSING = 0, 2
 _COLLECTIVES = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"}
 
 
-class CudaStrategy(Strategy):
+class CudaStrategy(HostStrategy):
     """Collectives on CUDA devices, among processes of one host that have opened each other's memory (CUDA IPC).
 
     Several ranks may share a device. All ranks get the same bits, those of `softs_fast.kernels.reduce`: every element
@@ -90,19 +90,16 @@ class CudaStrategy(Strategy):
         in_kernel: bool = False,
         name: str = "cuda",
     ) -> None:
+        super().__init__(timeout_s, schedule, name)
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 4096:
             raise ConfigError(
                 f"staging_bytes is {staging_bytes}; it must be a multiple of 4096 from {_SMALLEST_STAGING} to "
                 f"{_LARGEST_STAGING}"
             )
         self._device = device
-        self._timeout_s = check_timeout(timeout_s)
         self._staging_bytes = staging_bytes
-        self._schedule = schedule
         self._in_kernel = in_kernel
-        self._name = name
         self._pid = 0
-        self._joined: _kernels.Group | None = None
         self._arena: Arena | None = None
         self._steps: Steps | None = None
         self._completion = Completion()
@@ -145,33 +142,11 @@ class CudaStrategy(Strategy):
         return self
 
     @property
-    def rank(self) -> int:
-        """This process's number in the group."""
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._group.size
-
-    @property
     def device(self) -> int:
         """Number of this rank's device."""
         if self._device is None:
             raise ConfigError("this strategy has no device yet; call init first")
         return self._device
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds to wait for the slowest rank."""
-        return self._timeout_s
-
-    @property
-    def schedule(self) -> Schedule:
-        """Sizes at which the schedule changes, as given or measured."""
-        if self._schedule is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._schedule
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
@@ -343,15 +318,6 @@ class CudaStrategy(Strategy):
             before, self._completion = self._completion, Completion()
             check_progress(group, before.completed, before.failed_after)
 
-    def give_up(self, reason: str) -> None:
-        """Break the group: the other ranks raise PeerLost with `reason` at once.
-
-        Raises:
-            ConfigError: the group is closed.
-            PeerLost: the group is broken already.
-        """
-        self._group.give_up(reason)
-
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost.
 
@@ -372,12 +338,6 @@ class CudaStrategy(Strategy):
                 free = group.barrier(_CLOSING)
             arena.release(free)
             group.close()
-
-    @property
-    def _group(self) -> _kernels.Group:
-        if self._joined is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._joined
 
     @property
     def _work(self) -> Steps:
@@ -447,7 +407,3 @@ class CudaStrategy(Strategy):
                 self._explain(what)
 
         return RefusedByAll(agree, call)
-
-    def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
-        raise ConfigError(agreement.difference(self._group, what, manifest or {}))

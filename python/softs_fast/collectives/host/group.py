@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from softs_fast import _kernels
 from softs_fast._core import __version__
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.ending import Ending
+from softs_fast.collectives.probe import Schedule
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
 from softs_fast.collectives.strategy import Strategy
 from softs_fast.errors import ConfigError, SegmentError
@@ -80,17 +82,6 @@ _REMEDY = (
 
 #: Longest time-out of a group in shared memory.
 MOST_TIMEOUT_S = 1e6
-
-
-def check_timeout(timeout_s: float) -> float:
-    """Return a valid time-out, seconds.
-
-    Raises:
-        ConfigError: it is out of range.
-    """
-    if not 0 < timeout_s <= MOST_TIMEOUT_S:
-        raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
-    return timeout_s
 
 
 def check_progress(group: _kernels.Group, completed: int, failed_after: int) -> None:
@@ -179,3 +170,65 @@ def _check_card(card: dict[str, Any], rank: int) -> None:
         fits = False
     if not fits or card["pid"] >= 1 << 31:
         raise ConfigError(f"rank {rank} sent a malformed description of itself")
+
+
+class HostStrategy(Strategy):
+    """What strategies among processes of one host have alike.
+
+    Args:
+        timeout_s: Seconds to wait for the slowest rank, in each step of an operation.
+        schedule: Sizes at which the schedule changes; None measures them.
+        name: Name that distinguishes groups that use the same rendezvous.
+
+    Raises:
+        ConfigError: `timeout_s` is out of range.
+    """
+
+    def __init__(self, timeout_s: float, schedule: Schedule | None, name: str) -> None:
+        if not 0 < timeout_s <= MOST_TIMEOUT_S:
+            raise ConfigError(f"timeout_s is {timeout_s}; it must be above 0, and at most a million")
+        self._timeout_s = timeout_s
+        self._schedule = schedule
+        self._name = name
+        self._joined: _kernels.Group | None = None
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._group.size
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds to wait for the slowest rank."""
+        return self._timeout_s
+
+    @property
+    def schedule(self) -> Schedule:
+        """Sizes at which the schedule changes, as given or measured."""
+        if self._schedule is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._schedule
+
+    def give_up(self, reason: str) -> None:
+        """Break the group: the other ranks raise PeerLost with `reason` at once.
+
+        Raises:
+            ConfigError: the group is closed.
+            PeerLost: the group is broken already.
+        """
+        self._group.give_up(reason)
+
+    @property
+    def _group(self) -> _kernels.Group:
+        if self._joined is None:
+            raise ConfigError("this strategy is in no group yet; call init first")
+        return self._joined
+
+    def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
+        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
+        raise ConfigError(agreement.difference(self._group, what, manifest or {}))

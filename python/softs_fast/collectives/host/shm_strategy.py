@@ -12,11 +12,11 @@ from softs_fast.collectives import agreement
 from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.buckets import Bucket, Plan, Spec
 from softs_fast.collectives.host.ending import Ending
-from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
+from softs_fast.collectives.host.group import HostStrategy, check_progress, join_host_group, joined
 from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
-from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.strategy import OpMetrics, ReduceOp
 from softs_fast.collectives.tensors import (
     EXACT_MEAN,
     RefusedByAll,
@@ -38,7 +38,7 @@ _SMALLEST_STAGING = 1 << 16
 _LARGEST_STAGING = 1 << 30
 
 
-class ShmStrategy(Strategy):
+class ShmStrategy(HostStrategy):
     """Collectives among processes of one host, any subgroup of them, through memory that all have mapped.
 
     Tensors may be in any host memory: they are copied through the caches piece by piece. Gradients in a `bucket` are
@@ -75,17 +75,13 @@ class ShmStrategy(Strategy):
         schedule: Schedule | None = None,
         name: str = "shm",
     ) -> None:
-        check_timeout(timeout_s)
+        super().__init__(timeout_s, schedule, name)
         if not _SMALLEST_STAGING <= staging_bytes <= _LARGEST_STAGING or staging_bytes % 128:
             raise ConfigError(
                 f"staging_bytes is {staging_bytes}; it must be a multiple of 128 from {_SMALLEST_STAGING} to "
                 f"{_LARGEST_STAGING}"
             )
-        self._timeout_s = timeout_s
         self._staging_bytes = staging_bytes
-        self._schedule = schedule
-        self._name = name
-        self._joined: _kernels.Group | None = None
         self._overlap: Overlap | None = None
         self._ending = Ending()
         self._closed = False
@@ -130,28 +126,6 @@ class ShmStrategy(Strategy):
         self._n_buckets, self._progress = 0, Progress()
         joined.add(self)
         return self
-
-    @property
-    def rank(self) -> int:
-        """This process's number in the group."""
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._group.size
-
-    @property
-    def timeout_s(self) -> float:
-        """Seconds to wait for the slowest rank."""
-        return self._timeout_s
-
-    @property
-    def schedule(self) -> Schedule:
-        """Sizes at which the schedule changes, as given or measured."""
-        if self._schedule is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._schedule
 
     @property
     def metrics(self) -> dict[str, OpMetrics]:
@@ -400,15 +374,6 @@ class ShmStrategy(Strategy):
         completed, self._progress = self._progress.completed, Progress()
         check_progress(group, completed, completed)
 
-    def give_up(self, reason: str) -> None:
-        """Break the group: the other ranks raise PeerLost with `reason` at once.
-
-        Raises:
-            ConfigError: the group is closed.
-            PeerLost: the group is broken already.
-        """
-        self._group.give_up(reason)
-
     def abort(self, reason: str) -> None:
         """End the calls of all ranks of the group: pending ones, and those of `init`, raise PeerLost at once.
 
@@ -428,12 +393,6 @@ class ShmStrategy(Strategy):
             self._joined.close()
         self._closed = True
 
-    @property
-    def _group(self) -> _kernels.Group:
-        if self._joined is None:
-            raise ConfigError("this strategy is in no group yet; call init first")
-        return self._joined
-
     def _check_slices(self, bounds: Sequence[int], whole: torch.Tensor, own: torch.Tensor) -> None:
         group = self._group
         mine = bounds[group.rank + 1] - bounds[group.rank] if len(bounds) == group.size + 1 else -1
@@ -446,7 +405,3 @@ class ShmStrategy(Strategy):
         """Raise ConfigError unless every rank does the same."""
         if not self._group.barrier(agreement.tag_of_text(what)):
             self._explain(what)
-
-    def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
-        """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""
-        raise ConfigError(agreement.difference(self._group, what, manifest or {}))

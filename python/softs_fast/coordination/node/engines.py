@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...collectives import (
+    EngineStrategy,
     HierarchicalStrategy,
-    LinkStrategy,
+    LinkEngine,
+    NcclEngine,
     Rendezvous,
     Schedule,
     ShmStrategy,
@@ -115,7 +117,7 @@ def nccl_engine(table: Table, rank: int, store: SessionStore) -> Strategy:
     """
     size = len(table.members)
     wait_for_members(store, size, _MEMBERS_S)
-    return TorchStrategy.meet_by_nccl(rank, size, store, name=f"epoch {table.epoch}", timeout_s=_CALL_S)
+    return TorchStrategy(NcclEngine.join(rank, size, store, name=f"epoch {table.epoch}", timeout_s=_CALL_S))
 
 
 def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> Topology | None:
@@ -143,9 +145,9 @@ def _joined(local: ShmStrategy, place: EpochExchange, rank: int, host: str) -> T
 
 def _connected(
     table: Table, rank: int, size: int, place: Rendezvous, store: SessionStore, address: str | None
-) -> LinkStrategy:
+) -> EngineStrategy:
     """Connect members, of which `rank`, `size` and `place` tell, and have a fence end their calls."""
-    strategy = LinkStrategy.meet(
+    engine = LinkEngine.meet(
         rank,
         size,
         place,
@@ -156,5 +158,6 @@ def _connected(
         host=address or store.own_host,
         credentials=store.credentials,
     )
+    strategy = EngineStrategy(engine)
     store.when_over(strategy.give_up)
     return strategy

@@ -21,30 +21,20 @@ _MOST_LAYOUTS = 16
 _Sizes = Annotated[tuple[Size, ...], most(64)]
 
 
-class KnownLayouts:
-    """What was sent on a connection one way: the sender and the receiver each have one of these, and note the same.
+class KnownLayouts(dict[bytes, ShownLayout]):
+    """What was sent on a connection one way, by digest: the sender and the receiver each have one, and note the same.
 
     A connection keeps its order, so both have the same layouts when they come to a message. It is not of a process but
     of a connection: one that is started again is sent everything again.
     """
 
-    def __init__(self) -> None:
-        self._layouts: dict[bytes, ShownLayout] = {}
-
-    def __contains__(self, layout: ShownLayout) -> bool:
-        return layout.digest in self._layouts
-
-    def get(self, digest: bytes) -> ShownLayout | None:
-        """Return the layout of a digest; None if it is not known."""
-        return self._layouts.get(digest)
-
     def note(self, layout: ShownLayout) -> None:
         """A layout was in a message; the one that was sent first is dropped if there are too many."""
-        if layout.digest in self._layouts:
+        if layout.digest in self:
             return
-        while len(self._layouts) >= _MOST_LAYOUTS:
-            del self._layouts[next(iter(self._layouts))]
-        self._layouts[layout.digest] = layout
+        while len(self) >= _MOST_LAYOUTS:
+            del self[next(iter(self))]
+        self[layout.digest] = layout
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ class StateForm(Message, tag=4):
             state.ticket,
             _ShownForm(
                 shown.role,
-                layout.digest if known is not None and layout in known else regions,
+                layout.digest if known is not None and layout.digest in known else regions,
                 Columns.of({"weights": [shown.place]}).packed(),
             ),
             Columns.of({"weights": [near]}).packed() if near is not None else None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...process import Closing
 from ...trust import Der
 from ..declare.declaration import Declaration
 from ..declare.ranks import peers_along
@@ -28,7 +29,7 @@ def has_groups(declaration: Declaration) -> bool:
     return any(len(role.on) > 1 for role in declaration.roles)
 
 
-class Groups:
+class Groups(Closing):
     """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
 
     All workers make it, in any order: it is complete when the last one does. They use the backend "softs"; those of one host, which
@@ -137,9 +138,3 @@ class Groups:
         self._groups.clear()
         if dist.is_initialized():
             dist.destroy_process_group()
-
-    def __enter__(self) -> Groups:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...errors import ConfigError, FlowError, SegmentError
-from ...process import check_process
+from ...process import Closing, check_process
 from ...records import replace
 from .columns import Places
 from .encoding import empty_values, encode
@@ -38,7 +37,7 @@ _Integers = np.ndarray[Any, np.dtype[np.int64]]
 _Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-class DataManager:
+class DataManager(Closing):
     """The store of one process: it writes values of rows, and reads those of any process of this host and user.
 
     Each value begins at a multiple of 64 bytes, and has a serial number behind it. The values of one `put` lie one
@@ -297,16 +296,6 @@ class DataManager:
             self._n_bytes = 0
             if own is not None:
                 own.close()
-
-    def __enter__(self) -> DataManager:
-        """Return the store."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     # --- Inside ---
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
 
-__all__ = ["Data", "Medium", "taken_apart"]
+from ...process import Closing
+
+__all__ = ["Data", "Kind", "Medium", "taken_apart"]
 
 #: Data that can be written to a medium.
 Data = bytes | bytearray | memoryview
+#: Mediums that the native side knows.
+Kind = Literal["shm", "file", "tcp", "tickets"]
 
 
 def taken_apart(medium_cls: Callable[..., Medium]) -> tuple[Callable[..., Medium], dict[str, Any]]:
@@ -23,7 +26,7 @@ def taken_apart(medium_cls: Callable[..., Medium]) -> tuple[Callable[..., Medium
     return medium_cls, options
 
 
-class Medium(ABC):
+class Medium(Closing):
     """Slots of a fixed size that a client owns, and that suppliers write to by address and byte offset.
 
     Subclass it for another transport; `attach`, `write` and `read` are all that is needed.
@@ -35,6 +38,8 @@ class Medium(ABC):
         create: whether this side owns the slots.
         **kwargs: ignored, so that all mediums can be made with the same arguments.
     """
+
+    native_kind: ClassVar[Kind | None] = None
 
     def __init__(
         self, address: str | None, slot_size: int, num_slots: int, create: bool = False, **kwargs: Any
@@ -54,6 +59,22 @@ class Medium(ABC):
     def attach(cls, address: str) -> Medium:
         """Open the medium that a client created under `address`, for writing."""
 
+    @classmethod
+    def attach_limited(
+        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+    ) -> Medium:
+        """Attach as `attach` does, for an address from an order, which a medium may have to limit.
+
+        Args:
+            address: Name of the medium.
+            file_dirs: Directories for files that no client of softs-fast created; other files are refused.
+            allow_remote: Whether it may be on another machine.
+
+        Raises:
+            As `attach`; SegmentError or ConfigError if the limits forbid it.
+        """
+        return cls.attach(address)
+
     @abstractmethod
     def write(self, byte_offset: int, data: Data) -> bool:
         """Store `data` at a byte offset; return False if the medium is gone or the range is outside of it."""
@@ -62,16 +83,8 @@ class Medium(ABC):
     def read(self, slot_id: int) -> bytes:
         """Return the slot_size bytes of a slot."""
 
-    def close(self) -> None:  # noqa: B027  (optional, as in softs)
+    def close(self) -> None:
         """Release the medium. Idempotent. Its memory or file stays until `unlink`."""
 
-    def unlink(self) -> None:  # noqa: B027
+    def unlink(self) -> None:
         """Remove the memory or file of the medium; only the owner's call has an effect."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()

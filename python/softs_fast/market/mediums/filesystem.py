@@ -33,6 +33,8 @@ class FilesystemMedium(SegmentMedium):
             fit on the disk.
     """
 
+    native_kind = "file"
+
     def __init__(
         self,
         address: str | None,
@@ -66,14 +68,5 @@ class FilesystemMedium(SegmentMedium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """Attach as `attach` does, for an address from an order: a file of our own user and no symbolic link.
-
-        Args:
-            address: path of the file.
-            file_dirs: directories for files that no client of softs-fast created.
-            allow_remote: ignored.
-
-        Raises:
-            SegmentError: as for `attach`, or the limits above forbid it.
-        """
+        """Attach as `attach` does, for an address from an order: a file of our own user and no symbolic link."""
         return cls(address=address, slot_size=0, num_slots=0, create=False, file_dirs=file_dirs)

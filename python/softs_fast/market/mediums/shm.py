@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 from ... import _core
@@ -40,6 +39,8 @@ class ShmMedium(SegmentMedium):
         (True, b'abcd')
     """
 
+    native_kind = "shm"
+
     def __init__(
         self,
         address: str | None,
@@ -69,18 +70,6 @@ class ShmMedium(SegmentMedium):
             SegmentError: it does not exist, belongs to another user, or is damaged.
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False)
-
-    @classmethod
-    def attach_limited(
-        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
-    ) -> Self:
-        """Attach as `attach` does, for an address from an order; shared memory needs no further limits.
-
-        Raises:
-            ConfigError: the name is malformed.
-            SegmentError: it does not exist, belongs to another user, or is damaged.
-        """
-        return cls.attach(address)
 
     def ensure_linked(self) -> bool:
         """Restore the name if it was removed, as suppliers of softs on Python before 3.13 do when they exit.

@@ -50,6 +50,8 @@ class TCPMedium(Medium):
         PeerLost: no owner listens there; when creating, the system refused the address.
     """
 
+    native_kind = "tcp"
+
     def __init__(
         self,
         address: str | None,
@@ -159,11 +161,7 @@ class TCPMedium(Medium):
     def attach_limited(
         cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
     ) -> Self:
-        """Attach as `attach` does, for an address from an order; `file_dirs` is for other mediums.
-
-        Raises:
-            As `attach`.
-        """
+        """Attach as `attach` does, for an address from an order."""
         return cls.attach(address, allow_remote=allow_remote)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from .... import _core, _kernels
@@ -50,6 +50,8 @@ class CudaIpcMedium(SegmentMedium):
             enough memory on the host or on the device.
         WireError: the segment to attach to has no valid tickets.
     """
+
+    native_kind = "tickets"
 
     def __init__(
         self,
@@ -101,13 +103,6 @@ class CudaIpcMedium(SegmentMedium):
         """
         return cls(address=address, slot_size=0, num_slots=0, create=False)
 
-    @classmethod
-    def attach_limited(
-        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
-    ) -> Self:
-        """Attach as `attach` does, for an address from an order; shared memory needs no further limits."""
-        return cls.attach(address)
-
     @property
     def arena(self) -> Arena | None:
         """The slots on the device of this client; None if attached, closed, or without a device."""
@@ -123,7 +118,7 @@ class CudaIpcMedium(SegmentMedium):
         Returns:
             False, and a logged warning, if that was not possible; a supplier should attach again.
         """
-        return self.write_if(byte_offset, data, _always) is True
+        return self.write_if(byte_offset, data, lambda: True) is True
 
     def write_if(
         self, byte_offset: int, data: Data, may_write: Callable[[], bool], number: int = 0
@@ -334,10 +329,6 @@ class CudaIpcMedium(SegmentMedium):
         arena.drained[slot_id].wait(stream.handle)
         _kernels.cuda_copy(arena.address(slot_id), payload.ctypes.data, self.slot_size, stream.handle)
         stream.synchronize()
-
-
-def _always() -> bool:
-    return True
 
 
 _WARN_AFTER_S = 30.0
