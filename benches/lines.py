@@ -7,6 +7,7 @@ them. Every way is measured for each line in turn, from the first sample on, wit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import signal
@@ -122,7 +123,7 @@ def send_raw(folder: Path, size: int, address: str) -> None:
     with socket.create_server((address, PORT)) as server:
         (folder / "ready").touch()
         peer, _ = server.accept()
-        with peer:
+        with peer, contextlib.suppress(ConnectionError):
             while True:
                 peer.sendall(bytes(256 << 10))
 
@@ -193,7 +194,7 @@ def count(receive: Callable[[Path, int, str], Iterator[int]], folder: Path, size
     (folder / "new").rename(folder / "rate")
 
 
-def measure(way: str, size: int, shape: Shape, seconds: float, congestion: str) -> float:
+def measure(way: str, size: int, shape: Shape, seconds: float, congestion: str | None) -> float:
     """Return how many samples of a second one way moves across a line between two hosts."""
     from networks import Network
 
@@ -212,10 +213,10 @@ def measure(way: str, size: int, shape: Shape, seconds: float, congestion: str) 
         return float((folder / "rate").read_text())
 
 
-def both(network: Network, congestion: str) -> list[Host]:
-    """Return two hosts with this congestion control of TCP."""
+def both(network: Network, congestion: str | None) -> list[Host]:
+    """Return two hosts with this congestion control of TCP, or with that of the machine."""
     hosts = [network.host(switched=False) for _ in range(2)]
-    for host in hosts:
+    for host in hosts if congestion else ():
         host.run("sh", "-c", f"echo {congestion} > /proc/sys/net/ipv4/tcp_congestion_control")
     return hosts
 
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="that are counted, of each way")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabits", type=float, default=400.0, help="rate of the line, Mb/s")
-    parser.add_argument("--congestion", default="bbr", help="congestion control of both hosts")
+    parser.add_argument("--congestion", help="that hosts have of their own; a link chooses bbr where it may")
     parser.add_argument("--ways", nargs="*", default=[*WAYS])
     options = parser.parse_args()
     sys.path.insert(0, str(REPOSITORY / "tests" / "peers"))
@@ -234,7 +235,8 @@ def main() -> None:
 
     print(describe_commit()["hash"][:9], describe_machine())
     print(
-        f"{options.megabits:g} Mb/s, {options.congestion}; samples of a second, medians of {options.rounds}"
+        f"{options.megabits:g} Mb/s, congestion control {options.congestion or 'of the machine'}; "
+        f"samples of a second, medians of {options.rounds}"
     )
     print(f"| round trip, loss, bytes | {' | '.join(options.ways)} |\n|{'---|' * (1 + len(options.ways))}")
     for (round_trip_s, loss), size in itertools.product(LINES, SIZES):

@@ -21,7 +21,7 @@ OPENS = {
         r"|(?<!def )\blisten\("
     ),
     ".rs": (
-        r"\b(?:Listener|TcpListener|UnixListener|UdpSocket|UnixDatagram)::bind\(|net::listen\(|OFlags::TMPFILE"
+        r"\b(?:Listener|TcpListener|UnixListener|UdpSocket|UnixDatagram)::bind\(|Streams::listen\(|net::listen\(|OFlags::TMPFILE"
     ),
     ".cpp": r"\b(?:bind|listen|shm_open)\(|O_TMPFILE",
     ".cu": r"IpcGet\w+Handle\(",

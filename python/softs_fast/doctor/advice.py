@@ -225,7 +225,7 @@ def _other_hosts(machine: Machine) -> Finding:
         allowed = " ".join((*machine.congestion_controls, "bbr"))
         text = (
             "there is a route; over lines that lose packets connections are many times as fast if the kernel allows bbr, as "
-            f"root: modprobe tcp_bbr; sysctl -w net.ipv4.tcp_allowed_congestion_control='{allowed}'"
+            f"root of the machine: modprobe tcp_bbr; sysctl -w net.ipv4.tcp_allowed_congestion_control='{allowed}'"
         )
         return Finding("note", "other hosts", text)
     return Finding("ok", "other hosts", "there is a route")

@@ -104,8 +104,8 @@ def _address(peer: str) -> tuple[str, int] | None:
 def _roles(context: Any) -> set[str]:
     """Return the roles that a certificate names, as links and groups read them."""
     uris = [uri.decode(errors="replace") for uri in context.auth_context().get("peer_uri", ())]
-    parts = [uri.removeprefix("softs://").split("/") for uri in uris if uri.startswith("softs://")]
-    return {part[1] for part in parts if len(part) > 1}
+    parts = [uri.split("/") for uri in uris if uri.lower().startswith("softs://")]
+    return {part[3] for part in parts if len(part) > 3}
 
 
 def _certified(context: Any) -> str:

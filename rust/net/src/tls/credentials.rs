@@ -19,7 +19,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
     ServerConfig, SignatureScheme,
 };
-use softs_proto::link::Rights;
+use softs_proto::link::{Rights, SCHEME};
 use webpki::EndEntityCert;
 
 use super::error::TlsError;
@@ -37,6 +37,8 @@ pub struct Credentials {
     own: Arc<SingleCertAndKey>,
     dialler: Arc<dyn ClientCertVerifier>,
     dialled: Arc<WebPkiServerVerifier>,
+    /// What the role in the own certificate allows.
+    pub(crate) rights: Rights,
     pub(super) key_bytes: u64,
 }
 
@@ -81,8 +83,9 @@ impl Credentials {
         let dialled = WebPkiServerVerifier::builder_with_provider(store, provider.clone())
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
+        let rights = chain.first().map_or(Ok(Rights::ALL), |certificate| rights(certificate))?;
         let own = Arc::new(SingleCertAndKey::from(CertifiedKey::from_der(chain, key, &provider)?));
-        Ok(Self { provider, own, dialler, dialled, key_bytes: KEY_BYTES })
+        Ok(Self { provider, own, dialler, dialled, rights, key_bytes: KEY_BYTES })
     }
 
     /// What an end that dials checks at that time.
@@ -116,7 +119,9 @@ impl Credentials {
 pub(super) fn rights(certificate: &CertificateDer<'_>) -> Result<Rights, Error> {
     let parsed = EndEntityCert::try_from(certificate);
     let parsed = parsed.map_err(|_unreadable| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-    Ok(Rights::of_uris(parsed.valid_uri_names()))
+    // What is no text is not among its names.
+    let named = certificate.windows(SCHEME.len()).filter(|part| part.eq_ignore_ascii_case(SCHEME.as_bytes()));
+    Ok(Rights::of_uris(parsed.valid_uri_names(), named.count()))
 }
 
 fn check_role(certificate: &CertificateDer<'_>, service: Service) -> Result<(), Error> {

@@ -210,7 +210,6 @@ fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let fd =
         socket::stream_socket(socket::tcp_family(address), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     prepare_tcp(&fd, KeepAlive::default())?;
-    socket::prefer_bbr(&fd, address.ip());
     match rustix::net::connect(&fd, &address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(fd),
         Err(error) => Err(error),
@@ -240,7 +239,11 @@ impl Handshake {
         sockopt::socket_error(&self.socket)??;
         // A port of the range that the kernel picks from can, when it has no listener, connect to itself.
         let own = SocketAddr::try_from(rustix::net::getsockname(&self.socket)?)?;
-        if own == self.address { Err(Errno::CONNREFUSED) } else { Ok(()) }
+        if own == self.address {
+            return Err(Errno::CONNREFUSED);
+        }
+        socket::prefer_bbr(&self.socket);
+        Ok(())
     }
 }
 

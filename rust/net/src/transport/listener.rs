@@ -128,9 +128,7 @@ impl Listener {
                 Owner::Foreign(uid) => Accepted::Foreigner { uid },
                 Owner::Welcome => match socket::prepare_tcp(&fd, self.keep_alive) {
                     Ok(()) => {
-                        if let Some(peer) = socket::tcp_host(&fd) {
-                            socket::prefer_bbr(&fd, peer);
-                        }
+                        socket::prefer_bbr(&fd);
                         Accepted::Peer(fd)
                     }
                     Err(_) => Accepted::Gone,

@@ -227,8 +227,9 @@ impl Models {
                         remote.refusal = Some(NO_RIGHT.to_owned());
                     }
                     runs = Running { model: runs.model, ..Running::default() };
+                } else if let Some(model) = &runs.model {
+                    self.above = self.above.max(model.generation);
                 }
-                self.above = self.above.max(runs.model.as_ref().map_or(0, |model| model.generation));
                 remote.runs_the_same = is_same(self.here.as_ref(), &runs);
                 let is_news = ![0, remote.runs.stop, self.stop].contains(&runs.stop);
                 let is_led = !is_led_here && !is_led_by_others && !remote.is_refused;

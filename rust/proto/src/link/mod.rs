@@ -19,5 +19,5 @@ pub use frames::{Frame, Received};
 pub use identity::HostId;
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};
-pub use rights::Rights;
+pub use rights::{Rights, SCHEME};
 pub use session::{Event, Sessions, TOO_LATE};

@@ -1,5 +1,8 @@
 //! What a peer may do, by the role in its certificate: the table of `docs/security.md`.
 
+/// How the URIs begin that name a role, in capitals or not.
+pub const SCHEME: &str = "softs://";
+
 /// Rights of the holder of a certificate. A token gives all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
@@ -17,19 +20,27 @@ impl Rights {
     /// Of a role that is not known.
     pub const NONE: Self = Self { orders: false, serves: false, is_rank: false };
 
-    /// Those of the URIs `softs://JOB/ROLE[/NAME]` in a certificate, together.
-    pub fn of_uris<'a>(uris: impl Iterator<Item = &'a str>) -> Self {
-        let roles = uris.filter_map(|uri| uri.strip_prefix("softs://")?.split('/').nth(1));
-        roles.map(Self::of_role).reduce(Self::or).unwrap_or(Self::ALL)
+    /// Those of the URIs `softs://JOB/ROLE[/NAME]` in a certificate, together. `n_named`: how often the certificate has
+    /// [`SCHEME`]; where one of these cannot be read as a URI, it gives no right.
+    pub fn of_uris<'a>(uris: impl Iterator<Item = &'a str>, n_named: usize) -> Self {
+        let (mut rights, mut n_read) = (None, 0);
+        for uri in uris {
+            let Some((scheme, rest)) = uri.split_at_checked(SCHEME.len()) else { continue };
+            if scheme.eq_ignore_ascii_case(SCHEME) {
+                n_read += 1;
+                rights = rest.split('/').nth(1).map(Self::of_role).into_iter().chain(rights).reduce(Self::or);
+            }
+        }
+        if n_read < n_named { Self::NONE } else { rights.unwrap_or(Self::ALL) }
     }
 
-    /// What a host may not do on a link, for the log; nothing where it may do all.
+    /// What a host does not do on a link, for the log; `None` where it may do all.
     #[must_use]
-    pub fn limits(self) -> &'static str {
+    pub fn limits(self) -> Option<&'static str> {
         match (self.orders, self.serves) {
-            (true, false) => "; its role makes no samples for others",
-            (false, true) => "; its role orders no samples, and sets no models",
-            _ => "",
+            (true, false) => Some("makes no samples for others"),
+            (false, true) => Some("orders no samples, and sets no models"),
+            _ => None,
         }
     }
 
@@ -72,7 +83,10 @@ mod tests {
             (&["softs://digits//a"], none),
             (&["softs://digits/watch/a", "https://digits"], none),
         ] {
-            assert_eq!(Rights::of_uris(uris.iter().copied()), rights, "{uris:?}");
+            assert_eq!(Rights::of_uris(uris.iter().copied(), 0), rights, "{uris:?}");
         }
+        let one = || ["SOFTS://digits/teacher/a"].into_iter();
+        assert_eq!(Rights::of_uris(one(), 1), Rights { serves: true, ..none });
+        assert_eq!(Rights::of_uris(one(), 2), none, "one of them is no text");
     }
 }

@@ -200,3 +200,29 @@ fn neither_a_model_nor_a_stop_of_a_host_that_may_set_none_is_followed() {
     host.says(student, &led(5, OTHER));
     assert_eq!(host.follows(), Some(("3".to_owned(), true)));
 }
+
+#[test]
+fn a_host_that_may_set_no_models_uses_up_no_generations() {
+    let mut host = Host::new(runs(3));
+    let teacher = host.join(2);
+    host.link.sessions().restrict(teacher, Rights { orders: false, ..Rights::ALL });
+    host.says(teacher, &runs((1 << 61) - 1));
+    host.settle();
+    let above = host.link.models().take_followed().map_or(0, |followed| followed.above);
+    assert!(above <= 3, "the next model of any host here is {}", above + 1);
+}
+
+#[test]
+fn a_host_that_may_set_no_models_unseats_no_leader_under_its_name() {
+    let mut host = Host::new(runs(3));
+    let student = host.join(3);
+    host.link.sessions().restrict(student, Rights { serves: false, ..Rights::ALL });
+    host.says(student, &led(4, LEADER));
+    assert_eq!(host.follows(), Some(("3".to_owned(), true)));
+    let teacher = host.join(3);
+    host.link.sessions().restrict(teacher, Rights { orders: false, ..Rights::ALL });
+    host.link.disconnected(host.now, student, "a newer session has begun");
+    host.settle();
+    host.says(teacher, &Running::default());
+    assert_eq!(host.follows(), None, "the leader is there");
+}

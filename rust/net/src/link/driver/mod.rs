@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use softs_proto::bridge::UNUSED_TIME;
 use softs_proto::broker::PeerId;
 use softs_proto::limits::HANDSHAKE_TIMEOUT;
-use softs_proto::link::{Event as LinkEvent, HostId, Rights};
+use softs_proto::link::{Event as LinkEvent, HostId};
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::supplier::{Config, Supplier};
 use softs_proto::wire::{MediumKind, MediumProfile};
@@ -99,6 +99,10 @@ impl Driver {
         let mut supplier = Supplier::new(Config { product_ids, name, medium });
         // It serves lanes alone.
         supplier.pause();
+        if let Some(limits) = credentials.as_ref().and_then(|own| own.rights.limits()) {
+            let text = format!("by the role in its certificate this host {limits}");
+            shared.log.push(LogRecord { level: Level::Info, text });
+        }
         Ok(Self {
             machine,
             ingresses: Ingresses::new(Doorbell::new()?),
@@ -345,9 +349,12 @@ impl Driver {
                     let id = self.machine.sessions().session(host);
                     let connection = id.and_then(|id| self.connections.get(&id));
                     let peer = connection.map_or_else(|| "a host".to_owned(), |it| it.peer.clone());
-                    self.ingresses.begin(host, &mut self.machine);
-                    let rights = id.map_or(Rights::ALL, |id| self.machine.sessions().rights(id));
-                    let text = format!("joined with the host at {peer}{}", rights.limits());
+                    if self.credentials.as_ref().is_none_or(|own| own.rights.orders) {
+                        self.ingresses.begin(host, &mut self.machine);
+                    }
+                    let limits = id.and_then(|id| self.machine.sessions().rights(id).limits());
+                    let limits = limits.map_or_else(String::new, |limits| format!("; its role {limits}"));
+                    let text = format!("joined with the host at {peer}{limits}");
                     self.peers.insert(host, peer);
                     (Level::Info, text)
                 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use softs_proto::broker::PeerId;
 use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
+use softs_proto::link::Rights;
 
 use super::{Driver, READABLE};
 use crate::NetError;
@@ -76,7 +77,10 @@ impl Driver {
             Ok(tls) => (tls, failed),
             Err(error) => (None, Some(error.to_string())),
         };
-        if tls.is_none() && failed.is_none() {
+        if tls.is_some() {
+            // The handshake and what follows it may be read at once.
+            self.machine.sessions().restrict(id, Rights::NONE);
+        } else if failed.is_none() {
             self.machine.sessions().connected(id);
         }
         self.connections.insert(id, Connection::new(fd, peer, tls));

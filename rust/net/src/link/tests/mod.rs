@@ -4,6 +4,7 @@ mod faults;
 mod hosts;
 mod leavers;
 mod refused;
+mod roles;
 mod strangers;
 mod wire;
 
