@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError, PeerLost
-from ...process import check_process
+from ...process import Closing, check_process
 from ...trust import Outage, Place, UnknownHostError
 from ..credentials import ClientCredentials
 from ..job.status import Status
@@ -69,7 +69,7 @@ class _Lent:
     n_calls: int = 0
 
 
-class CoordinatorClient:
+class CoordinatorClient(Closing):
     """Calls to a coordinator; a context manager.
 
     Args:
@@ -171,12 +171,6 @@ class CoordinatorClient:
             self._is_closed = True
             if self._lent is not None:
                 self._lent.channel.close()
-
-    def __enter__(self) -> CoordinatorClient:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self.close()
 
     def _opened(self) -> _Lent:
         host = self._outage.host

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
-from types import TracebackType
-from typing import Self
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...process import Closing
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.limits import MAX_STATUS_BYTES
@@ -26,7 +25,7 @@ class _UsedError(ConfigError):
     """The counter of a request is not the next one any more."""
 
 
-class OwnerClient:
+class OwnerClient(Closing):
     """Asks a server for its status, and tells it what to do.
 
     Args:
@@ -72,16 +71,6 @@ class OwnerClient:
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connections."""
-        self.close()
 
     def _send(self, method: str, target: str, body: bytes, held_s: float, n: int | None = None) -> bytes:
         # Any counter reads; one that is unknown before ties the answer to this request.

@@ -6,11 +6,9 @@ import asyncio
 import os
 import threading
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Self
 
 from ...errors import ConfigError
-from ...process import check_process, join
+from ...process import Closing, check_process, join
 from ..job import Job
 from ..rounds.options import RunOptions
 from ..wire.invite import Invite
@@ -21,7 +19,7 @@ from .service import Service
 __all__ = ["Server"]
 
 
-class Server:
+class Server(Closing):
     """Serves a run until it is over or the server is closed.
 
     Args:
@@ -101,16 +99,6 @@ class Server:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._close.set)
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the server."""
-        self.close()
 
     def _running(self) -> Service:
         check_process(self._pid, "the parameter server")
