@@ -28,6 +28,8 @@ class ComparedStrategy(Strategy):
 
     #: Gradients of at most so many bytes are reduced together, as a call between processes takes longer than a copy.
     _most_joined: ClassVar[float] = 1 << 16
+    #: Where they are joined; None: on their own device.
+    _joined_on: ClassVar[torch.device | None] = None
 
     def __init__(self) -> None:
         self._meter = Meter()
@@ -61,7 +63,7 @@ class ComparedStrategy(Strategy):
                 if len(tensors) == 1:
                     group.all_reduce(tensors[0], ReduceOp(op))
                     continue
-                with joined(tensors, tensors[0].device) as flat:
+                with joined(tensors, self._joined_on or tensors[0].device) as flat:
                     group.all_reduce(flat, ReduceOp(op))
 
     def reduce_scatter(

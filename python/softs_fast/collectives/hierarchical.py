@@ -51,6 +51,8 @@ class HierarchicalStrategy(ComparedStrategy):
 
     # One flat tensor, because each of many small ones would wait for the network.
     _most_joined = math.inf
+    # The way between hosts begins there, and a GPU may have no memory for them.
+    _joined_on = torch.device("cpu")
 
     def __init__(self, local: ShmStrategy, cross_node: EngineStrategy | None) -> None:
         super().__init__()

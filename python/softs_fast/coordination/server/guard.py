@@ -8,6 +8,7 @@ from ..credentials import ServerCredentials
 
 __all__ = ["Denied", "Guard"]
 
+_NO_TEXT = "the certificate has a name that is no text"
 #: Roles in certificates (``softs://JOB/ROLE``) that may be workers. A certificate that names no role may be one, too.
 _WORKER_ROLES = {"rank", "admin", "holder"}
 
@@ -69,7 +70,7 @@ class Guard:
         roles = set() if name is None else _roles(context)
         if roles and not roles & _WORKER_ROLES:
             raise Denied(
-                f'"{name}" has the role {", ".join(sorted(roles))}; a worker needs a certificate with the role rank, or'
+                f'"{name}" has the role "{", ".join(sorted(roles))}"; a worker needs a certificate with the role rank, or'
                 " with none",
                 False,
             )
@@ -103,7 +104,10 @@ def _address(peer: str) -> tuple[str, int] | None:
 
 def _roles(context: Any) -> set[str]:
     """Return the roles that a certificate names, as links and groups read them."""
-    uris = [uri.decode(errors="replace") for uri in context.auth_context().get("peer_uri", ())]
+    try:
+        uris = [uri.decode() for uri in context.auth_context().get("peer_uri", ())]
+    except UnicodeDecodeError:
+        raise Denied(_NO_TEXT, True) from None
     parts = [uri.split("/") for uri in uris if uri.lower().startswith("softs://")]
     return {part[3] for part in parts if len(part) > 3}
 
@@ -116,5 +120,5 @@ def _certified(context: Any) -> str:
             try:
                 return str(value.decode())
             except UnicodeDecodeError:
-                raise Denied("the certificate has a name that is no text", True) from None
+                raise Denied(_NO_TEXT, True) from None
     raise Denied("the certificate has neither a URI (subject alternative name) nor a common name", True)

@@ -223,7 +223,10 @@ def _load(tensors: Sequence[Tensor], entries: Sequence[Entry], flat: Tensor) -> 
 
 def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | None = None) -> Tensor:
     """Return a flat tensor on the CPU with all elements, one tensor after the other."""
-    flat = from_bytes((memory or Memory(0)).take(sum(one.numel() for one in tensors) * dtype.itemsize), dtype)
+    n = sum(one.numel() for one in tensors)
+    flat = (
+        torch.empty(n, dtype=dtype) if memory is None else from_bytes(memory.take(n * dtype.itemsize), dtype)
+    )
     begin = 0
     for one in tensors:
         flat[begin : begin + one.numel()].copy_(one.detach().cpu().reshape(-1))

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -203,9 +203,10 @@ impl GatherPipeline {
         let shared = &self.shared;
         shared.lock().queue.halt();
         shared.client.wake_waiting();
-        let is_busy = |state: &mut State| !state.queue.is_quiet();
-        let quiet = shared.progress.wait_while(shared.lock(), is_busy);
-        quiet.unwrap_or_else(PoisonError::into_inner).queue.drain()
+        let drained = wait_for(&shared.state, &shared.progress, None, |state| {
+            state.queue.is_quiet().then(|| state.queue.drain())
+        });
+        drained.unwrap_or_default()
     }
 
     /// As [`Self::take_back`], and ends the threads.

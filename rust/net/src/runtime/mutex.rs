@@ -18,16 +18,22 @@ pub(crate) fn wait_for<S, T>(
     most: Option<Duration>,
     mut check: impl FnMut(&mut S) -> Option<T>,
 ) -> Option<T> {
-    let mut found = None;
-    let is_missing = |state: &mut S| {
-        found = check(state);
-        found.is_none()
-    };
-    match most {
-        Some(most) => drop(changed.wait_timeout_while(lock(mutex), most, is_missing)),
-        None => drop(changed.wait_while(lock(mutex), is_missing)),
+    let begun = Instant::now();
+    let mut locked = lock(mutex);
+    loop {
+        if let Some(found) = check(&mut locked) {
+            return Some(found);
+        }
+        let left = most.map(|most| most.saturating_sub(begun.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return None;
+        }
+        // Not the waits of std that check: they end when the mutex is poisoned.
+        locked = match left {
+            Some(left) => changed.wait_timeout(locked, left).unwrap_or_else(PoisonError::into_inner).0,
+            None => changed.wait(locked).unwrap_or_else(PoisonError::into_inner),
+        };
     }
-    found
 }
 
 /// As [`wait_for`], and calls `interrupted` once per `slice`, without the lock: handlers of signals may take it.
@@ -51,5 +57,35 @@ pub(crate) fn wait_in_slices<S, T>(
         if interrupted() {
             return Waited::Interrupted;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_without_end_outlasts_a_panic_under_its_lock() {
+        let shared = Arc::new((Mutex::new(0), Condvar::new()));
+        let broken = Arc::clone(&shared);
+        let panicked = thread::spawn(move || {
+            let _locked = broken.0.lock();
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.join().is_err() && shared.0.is_poisoned());
+        let counting = Arc::clone(&shared);
+        let counts = thread::spawn(move || {
+            while *lock(&counting.0) < 100 {
+                *lock(&counting.0) += 1;
+                counting.1.notify_all();
+                thread::yield_now();
+            }
+        });
+        let found = wait_for(&shared.0, &shared.1, None, |count| (*count == 100).then_some(()));
+        assert_eq!(found, Some(()));
+        assert!(counts.join().is_ok());
     }
 }

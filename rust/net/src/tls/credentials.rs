@@ -120,8 +120,22 @@ pub(super) fn rights(certificate: &CertificateDer<'_>) -> Result<Rights, Error> 
     let parsed = EndEntityCert::try_from(certificate);
     let parsed = parsed.map_err(|_unreadable| Error::InvalidCertificate(CertificateError::BadEncoding))?;
     // What is no text is not among its names.
+    let certificate = names_of(certificate).unwrap_or(certificate);
     let named = certificate.windows(SCHEME.len()).filter(|part| part.eq_ignore_ascii_case(SCHEME.as_bytes()));
     Ok(Rights::of_uris(parsed.valid_uri_names(), named.count()))
+}
+
+/// The extension of a certificate with its names: DER of an octet string behind the id. `None`: it has no such.
+fn names_of(certificate: &[u8]) -> Option<&[u8]> {
+    const ID: [u8; 5] = [6, 3, 0x55, 0x1d, 0x11];
+    let at = certificate.windows(ID.len()).position(|part| part == ID)?;
+    let value = &certificate[at + ID.len()..];
+    match value.strip_prefix(&[1, 1, 0xff]).unwrap_or(value) {
+        [4, 0x81, n, names @ ..] => names.get(..usize::from(*n)),
+        [4, 0x82, high, low, names @ ..] => names.get(..usize::from(u16::from_be_bytes([*high, *low]))),
+        [4, n @ ..=0x7f, names @ ..] => names.get(..usize::from(*n)),
+        _ => None,
+    }
 }
 
 fn check_role(certificate: &CertificateDer<'_>, service: Service) -> Result<(), Error> {
@@ -273,5 +287,29 @@ impl ServerCertVerifier for Dialled {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.signed.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_of;
+
+    #[test]
+    fn names_are_those_of_the_extension_whatever_stands_elsewhere() {
+        const ID: &[u8] = &[6, 3, 0x55, 0x1d, 0x11];
+        let long = [7; 300];
+        for (head, names) in [
+            (&[4, 3][..], &b"abc"[..]),
+            (&[1, 1, 0xff, 4, 3], b"abc"),
+            (&[4, 0x81, 200], &long[..200]),
+            (&[4, 0x82, 1, 44], &long),
+        ] {
+            let certificate = [b"softs://cn", ID, head, names, b"softs://later"].concat();
+            assert_eq!(names_of(&certificate), Some(names));
+        }
+        for broken in [&b""[..], &[4, 9, 1], &[4, 0x83, 0, 0, 1, 1], &[5, 1, 1]] {
+            assert_eq!(names_of(&[ID, broken].concat()), None);
+        }
+        assert_eq!(names_of(b"softs://cn"), None);
     }
 }

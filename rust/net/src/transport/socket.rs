@@ -163,7 +163,8 @@ pub(crate) fn prepare_tcp(fd: &impl AsFd, keep_alive: KeepAlive) -> Result<(), E
 /// packet for a line that is full.
 pub(crate) fn prefer_bbr(fd: &OwnedFd) {
     let own = rustix::net::getsockname(fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
-    if own.map(|own| own.ip().to_canonical()) != tcp_host(fd) {
+    let (own, peer) = (own.map(|own| own.ip().to_canonical()), tcp_host(fd));
+    if peer.is_some_and(|peer| !peer.is_loopback() && own != Some(peer)) {
         let _allowed = sockopt::set_tcp_congestion(fd, "bbr");
     }
 }

@@ -40,7 +40,8 @@ impl Rights {
         match (self.orders, self.serves) {
             (true, false) => Some("makes no samples for others"),
             (false, true) => Some("orders no samples, and sets no models"),
-            _ => None,
+            (false, false) => Some("has no right on a link"),
+            (true, true) => None,
         }
     }
 
