@@ -225,7 +225,9 @@ def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | No
     """Return a flat tensor on the CPU with all elements, one tensor after the other."""
     n = sum(one.numel() for one in tensors)
     flat = (
-        torch.empty(n, dtype=dtype) if memory is None else from_bytes(memory.take(n * dtype.itemsize), dtype)
+        torch.empty(n, dtype=dtype, device="cpu")
+        if memory is None
+        else from_bytes(memory.take(n * dtype.itemsize), dtype)
     )
     begin = 0
     for one in tensors:
