@@ -125,10 +125,12 @@ pub(super) fn rights(certificate: &CertificateDer<'_>) -> Result<Rights, Error> 
     Ok(Rights::of_uris(parsed.valid_uri_names(), named.count()))
 }
 
-/// The extension of a certificate with its names: DER of an octet string behind the id. `None`: it has no such.
+/// The extension of a certificate with its names: DER of an octet string behind the id. `None`: it has no such, or the id
+/// stands elsewhere, too, as in a name that was chosen so.
 fn names_of(certificate: &[u8]) -> Option<&[u8]> {
     const ID: [u8; 5] = [6, 3, 0x55, 0x1d, 0x11];
-    let at = certificate.windows(ID.len()).position(|part| part == ID)?;
+    let mut found = (0..certificate.len()).filter(|at| certificate[*at..].starts_with(&ID));
+    let (Some(at), None) = (found.next(), found.next()) else { return None };
     let value = &certificate[at + ID.len()..];
     match value.strip_prefix(&[1, 1, 0xff]).unwrap_or(value) {
         [4, 0x81, n, names @ ..] => names.get(..usize::from(*n)),
@@ -311,5 +313,6 @@ mod tests {
             assert_eq!(names_of(&[ID, broken].concat()), None);
         }
         assert_eq!(names_of(b"softs://cn"), None);
+        assert_eq!(names_of(&[ID, &[4, 0], ID, &[4, 1, 7]].concat()), None, "of a name, to hide the others");
     }
 }
