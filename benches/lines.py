@@ -51,6 +51,7 @@ def config_of(size: int) -> sf.BatchConfig:
 
 def teach(folder: Path, size: int, address: str) -> None:
     """Be the broker, the link and the supplier of a host."""
+    connections = int((folder / "connections").read_text()) or None
     endpoints = sf.EndpointConfig(f"ipc://{folder}/tf", f"ipc://{folder}/tb")
     whole = np.ones((512, size), np.uint8)
     with (
@@ -63,7 +64,10 @@ def teach(folder: Path, size: int, address: str) -> None:
             max_batch=512,
         ),
         sf.HostLink(
-            endpoints, listen=f"{address}:{PORT}", credentials=TlsFiles(token_file=folder / "token")
+            endpoints,
+            listen=f"{address}:{PORT}",
+            credentials=TlsFiles(token_file=folder / "token"),
+            connections=connections,
         ) as link,
     ):
         (folder / "ready").touch()
@@ -118,9 +122,9 @@ def study_by_medium(folder: Path, size: int, address: str) -> Iterator[int]:
             yield batch["x"].numel()
 
 
-def send_raw(folder: Path, size: int, address: str) -> None:
+def send_raw(folder: Path, size: int, address: str, port: int = PORT) -> None:
     """Write to one connection."""
-    with socket.create_server((address, PORT)) as server:
+    with socket.create_server((address, port)) as server:
         (folder / "ready").touch()
         peer, _ = server.accept()
         with peer, contextlib.suppress(ConnectionError):
@@ -128,10 +132,10 @@ def send_raw(folder: Path, size: int, address: str) -> None:
                 peer.sendall(bytes(256 << 10))
 
 
-def receive_raw(folder: Path, size: int, address: str) -> Iterator[int]:
+def receive_raw(folder: Path, size: int, address: str, port: int = PORT) -> Iterator[int]:
     """Read from it."""
     space = bytearray(256 << 10)
-    with socket.create_connection((address, PORT)) as peer:
+    with socket.create_connection((address, port)) as peer:
         while n := peer.recv_into(space):
             yield n
 
@@ -194,7 +198,18 @@ def count(receive: Callable[[Path, int, str], Iterator[int]], folder: Path, size
     (folder / "new").rename(folder / "rate")
 
 
-def measure(way: str, size: int, shape: Shape, seconds: float, congestion: str | None) -> float:
+def copy(folder: Path, size: int, address: str) -> None:
+    """Read from one connection without end, at another port."""
+    for _ in receive_raw(folder, size, address, PORT + 2):
+        pass
+
+
+def serve_copy(folder: Path, size: int, address: str) -> None:
+    """Write to it."""
+    send_raw(folder, size, address, PORT + 2)
+
+
+def measure(way: str, size: int, shape: Shape, options: argparse.Namespace) -> float:
     """Return how many samples of a second one way moves across a line between two hosts."""
     from networks import Network
 
@@ -203,9 +218,15 @@ def measure(way: str, size: int, shape: Shape, seconds: float, congestion: str |
         folder = Path(name)
         write_token(folder / "token")
         zmq.auth.create_certificates(folder, "server")
-        (folder / "times").write_text(f"{2 * shape.delay_s} {seconds}")
-        there, here = both(network, congestion)
+        (folder / "times").write_text(f"{2 * shape.delay_s} {options.seconds}")
+        (folder / "connections").write_text(str(options.connections))
+        there, here = both(network, options.congestion)
         line = network.line(there, here, shape)
+        if options.beside:
+            on_host(there, serve_copy, folder, size, line.address(there))
+            await_file(folder / "ready")
+            (folder / "ready").unlink()
+            on_host(here, copy, folder, size, line.address(there))
         on_host(there, send, folder, size, line.address(there))
         await_file(folder / "ready")
         on_host(here, count, receive, folder, size, line.address(there))
@@ -228,6 +249,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabits", type=float, default=400.0, help="rate of the line, Mb/s")
     parser.add_argument("--congestion", help="that hosts have of their own; a link chooses bbr where it may")
+    parser.add_argument("--connections", type=int, default=0, help="of a link; 0: as many as it chooses")
+    parser.add_argument(
+        "--beside", action="store_true", help="one more connection of TCP that takes what it can"
+    )
     parser.add_argument("--ways", nargs="*", default=[*WAYS])
     options = parser.parse_args()
     sys.path.insert(0, str(REPOSITORY / "tests" / "peers"))
@@ -244,7 +269,7 @@ def main() -> None:
         for number in range(options.rounds):
             shape = Shape(round_trip_s / 2, loss, options.megabits * 1e6, queue_bytes=4 << 20, seed=number)
             for way in options.ways:
-                rates[way].append(measure(way, size, shape, options.seconds, options.congestion))
+                rates[way].append(measure(way, size, shape, options))
         cells = [f"{statistics.median(found):,.0f}" for found in rates.values()]
         print(f"| {1e3 * round_trip_s:g} ms, {100 * loss:g} %, {size} | {' | '.join(cells)} |", flush=True)
 

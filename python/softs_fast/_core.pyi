@@ -749,7 +749,7 @@ class HostLink:
 
     `listen`, `connect`: ``tcp://HOST:PORT``. `frontend`, `backend`, `control`: the broker of this host; without the last
     one no models are carried. `credentials`: key (PKCS#8), certificates, own one first, and CAs of peers, in DER; None for
-    a plain link, which stays on loopback.
+    a plain link, which stays on loopback. `connections`: 1 to 4 with each host; None: as many as the line needs.
 
     Raises:
         EndpointInUse: a process listens there already.
@@ -765,6 +765,7 @@ class HostLink:
         backend: str,
         control: str | None,
         credentials: tuple[bytes, Sequence[bytes], Sequence[bytes]] | None,
+        connections: int | None,
     ) -> HostLink: ...
     @property
     def endpoint(self) -> str | None:

@@ -76,6 +76,8 @@ def test_workers_serve_a_broker_until_the_leader_stops_them(
         student.release_slot(sample.slot_id)
         student.stop_workers()
         out, errors = workers.communicate(timeout=40)
+        # A machine that is busy takes seconds to start them.
+        errors = re.sub(r"\d of 2 workers serve after \d+ s\n", "", errors)
         assert (workers.returncode, out, errors) == (0, "", "")
 
 

@@ -66,23 +66,26 @@ def test_ports_and_brokers_that_are_not_named(
     HostLink(others, listen="127.0.0.1:0").close()
     monkeypatch.setenv("SOFTS_FAST_CONTROL", "ipc:///run/c")
     HostLink(EndpointConfig("ipc:///run/f", "ipc://b"), listen="127.0.0.1:0").close()
-    HostLink(others, listen="127.0.0.1:0", control_endpoint="ipc://c").close()
+    HostLink(others, listen="127.0.0.1:0", control_endpoint="ipc://c", connections=4).close()
     backend = EndpointConfig.backend
     assert [native.asked for native in made] == [
         (
             *("tcp://127.0.0.1:4700", ["tcp://localhost:4700", "tcp://[::1]:5"]),
-            *(EndpointConfig.frontend, backend, ControlEndpoints.control, None),
+            *(EndpointConfig.frontend, backend, ControlEndpoints.control, None, None),
         ),
-        (None, ["tcp://127.0.0.1:4700"], "ipc:///run/f", backend, None, None),
-        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", None, None),
-        ("tcp://127.0.0.1:0", [], "ipc:///run/f", "ipc://b", "ipc:///run/c", None),
-        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", "ipc://c", None),
+        (None, ["tcp://127.0.0.1:4700"], "ipc:///run/f", backend, None, None, None),
+        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", None, None, None),
+        ("tcp://127.0.0.1:0", [], "ipc:///run/f", "ipc://b", "ipc:///run/c", None, None),
+        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", "ipc://c", None, 4),
     ]
 
 
 def test_a_link_needs_a_peer(made: list[NativeLink]) -> None:
     with pytest.raises(ConfigError, match="give an address to listen at, or those of other hosts"):
         HostLink()
+    for connections in (0, 5, -1):
+        with pytest.raises(ConfigError, match=f"connections is 1 to 4, not {connections}"):
+            HostLink(listen="127.0.0.1", connections=connections)
     assert made == []
 
 
@@ -99,7 +102,7 @@ def test_with_a_token_names_are_not_looked_up(made: list[NativeLink], tmp_path: 
     pytest.importorskip("cryptography", reason="makes certificates")
     credentials = TlsFiles(token_file=token_file(tmp_path / "token", "a"))
     HostLink(listen="0.0.0.0", connect=["not.yet.invalid"], credentials=credentials).close()
-    listen, connect, *_, (key, chain, roots) = made[0].asked
+    listen, connect, *_, (key, chain, roots), _ = made[0].asked
     assert (listen, connect) == ("tcp://0.0.0.0:4700", ["tcp://not.yet.invalid:4700"])
     assert [type(key), len(chain), len(roots)] == [bytes, 1, 1]
 
@@ -110,7 +113,7 @@ def test_a_place_has_the_token_file(
     pytest.importorskip("cryptography", reason="makes certificates")
     file = token_file(tmp_path / "token", "a")
     HostLink(listen=f"softs://0.0.0.0/digits?token_file={file}", connect="softs://[2001:db8::7]").close()
-    listen, connect, *_, der = made[0].asked
+    listen, connect, *_, der, _ = made[0].asked
     assert (listen, connect) == ("tcp://0.0.0.0:4700", ["tcp://[2001:db8::7]:4700"])
     assert der is not None
     monkeypatch.setenv("SOFTS_FAST_TOKEN_FILE", str(tmp_path / "not-there"))

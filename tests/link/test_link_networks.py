@@ -12,13 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import networks
 import pytest
 from emulator import Shape
-from networks import Network
+from networks import Host, Network
 from process import Process, Zygote
 from token_files import token_file
+from waiting import eventually
 
 #: Slow enough that a fault meets a stream, which takes seconds then.
 FIFTY_MBIT = 50e6
@@ -43,10 +45,17 @@ class Joined:
     """A host of a student and one of teachers, each with a broker, joined by links over a line."""
 
     def __init__(
-        self, network: Network, folder: Path, shape: Shape | None = None, version: int = 4, mtu: int = 1500
+        self,
+        network: Network,
+        folder: Path,
+        shape: Shape | None = None,
+        version: int = 4,
+        mtu: int = 1500,
+        connections: int | None = None,
     ) -> None:
         student, teachers = network.hosts
         self.hosts = {"student": student, "teachers": teachers}
+        self.version = version
         self.line = network.line(student, teachers, shape or Shape(bits_per_s=FIFTY_MBIT), mtu)
         self._zygote = Zygote.of(Path(__file__).with_name("link_roles.py"), "softs_fast")
         self._folders = {name: folder / name for name in self.hosts}
@@ -54,7 +63,10 @@ class Joined:
         self._processes: list[Process] = []
         address = self.line.address(teachers, version)
         at = f"[{address}]:{PORT}" if version == 6 else f"{address}:{PORT}"
-        self._ends = {"student": {"connect": [at]}, "teachers": {"listen": at}}
+        self._ends: dict[str, dict[str, Any]] = {
+            "student": {"connect": [at], "connections": connections},
+            "teachers": {"listen": at},
+        }
         for name in self.hosts:
             self._folders[name].mkdir()
             self._start(name, name)
@@ -93,6 +105,20 @@ class Joined:
         return process
 
 
+def connections_of(joined: Joined) -> list[list[str]]:
+    """Return what the kernel of each host tells of each connection with the other one."""
+    hosts = list(joined.hosts.values())
+
+    def tell(host: Host, peer: Host) -> list[str]:
+        of_it = ["state", "established", "dst", f"[{joined.line.address(peer, joined.version)}]"]
+        told = subprocess.run(
+            [*host.prefix(), "ss", "-HtinO", *of_it], check=True, capture_output=True, text=True
+        )
+        return told.stdout.splitlines()
+
+    return [tell(*hosts), tell(*reversed(hosts))]
+
+
 @pytest.mark.parametrize(
     ("shape", "version", "mtu"),
     [
@@ -105,15 +131,16 @@ def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, ver
     with Joined(network, short_path, shape, version, mtu) as joined:
         joined.begin(50)
         allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
-        for host in network.hosts:
-            told = subprocess.run([*host.prefix(), "ss", "-Htin"], check=True, capture_output=True, text=True)
-            assert ("bbr" if "bbr" in allowed else "reno") in told.stdout
+        congestion, n = ("bbr", 1) if "bbr" in allowed else ("reno", 4)
+        eventually(lambda: all(len(lines) == n for lines in connections_of(joined)), "all connections")
+        assert all(congestion in line for lines in connections_of(joined) for line in lines)
         assert joined.took() == 50 * 8
 
 
 def test_a_stream_goes_on_after_a_cut_and_with_the_next_link(network: Network, short_path: Path) -> None:
-    with Joined(network, short_path) as joined:
+    with Joined(network, short_path, connections=3) as joined:
         joined.begin(50)
+        eventually(lambda: all(len(lines) == 3 for lines in connections_of(joined)), "three connections")
         joined.line.cut(*joined.hosts.values())
         # The length of the cut is what is tested: the link notices it.
         time.sleep(2.0)
@@ -135,7 +162,7 @@ def test_a_stream_is_whole_whatever_the_line_does(network: Network, short_path: 
     shape = Shape(delay_s=0.01, loss=0.001, seed=seed, bits_per_s=FIFTY_MBIT)
     kinds: Counter[str] = Counter()
     n_batches = 0
-    with Joined(network, short_path, shape) as joined:
+    with Joined(network, short_path, shape, connections=chance.choice([None, 4])) as joined:
         line, ends = joined.line, list(joined.hosts.values())
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import PeerLost
 from .coordinator import add_identity
-from .options import PLACE, AddParser, command, option
+from .options import PLACE, AddParser, between, command, option
 from .table import say
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ examples:
   softs-fast run --factory teachers:make_supplier -- softs-fast host --listen 0.0.0.0 --token-file job.token
 
 Of two hosts one listens and either connects. A port is 4700 unless it is given. docs/hosts.md tells more."""
+
+
+_few = between(int, 1, 4)
 
 
 def add_command(add_parser: AddParser) -> None:
@@ -47,6 +50,10 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     option(
         parser, "--connect", f"place of another host's link, HOST:PORT or {PLACE}; may be given several times",
         action="append", metavar="PLACE", default=[],
+    )  # fmt: skip
+    option(
+        parser, "--connections", "connections with each other host, 1 to 4", type=_few, metavar="N",
+        shown="1 with BBR, else 4",
     )  # fmt: skip
     add_identity(parser)
 
@@ -78,6 +85,7 @@ def joined(
         connect=arguments.connect,
         control_endpoint=control,
         credentials=TlsFiles(*given),
+        connections=arguments.connections,
     ) as link:
         serves = [] if link.address is None else [f"listens at {link.address}"]
         serves += [f"connects to {', '.join(arguments.connect)}"] if arguments.connect else []

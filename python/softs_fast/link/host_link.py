@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: Pause between two looks at a link that drains, seconds.
 _LOOK_S = 0.02
+#: Connections of one session.
+_MOST_CONNECTIONS = 4
 
 
 class HostLink(Closing):
@@ -29,9 +31,9 @@ class HostLink(Closing):
 
     Clients of this host get samples of suppliers on the other hosts, and the other way round, with unchanged programs.
     A `StudentClient` of one of them sets the model of `Worker` on all that are joined with it. Towards the broker a link is
-    one more supplier and one more client. Each pair of hosts has one connection; one of the
-    two listens, either may connect. It is tried again until the other link is there, as the broker is. A link never passes
-    on what it has from another link, so each pair of hosts that exchanges samples is joined itself.
+    one more supplier and one more client. Of each pair of hosts one listens, either may connect. It is tried again until
+    the other link is there, as the broker is. A link never passes on what it has from another link, so each pair of hosts
+    that exchanges samples is joined itself.
 
         files = TlsFiles(token_file=Path("job.token"))
         with sf.HostLink(listen="0.0.0.0", credentials=files):            # on the teachers' host
@@ -53,13 +55,15 @@ class HostLink(Closing):
         credentials: Token file of the job, or PEM files, as `softs_fast.trust.TlsFiles`. The other hosts have the same
             token, or certificates of the same CA. Files are read once, now. None, and no token file in a place: a plain
             link, on loopback only.
+        connections: Connections with each other host, 1 to 4; of two ends the one that wants more has its way. Default: 1
+            where the kernel allows congestion control by BBR, else 4, as each lost packet slows one connection down.
 
     Attributes:
         address: Address at which it listens, with the real port; None if it does not.
 
     Raises:
-        ConfigError: Neither listen nor connect; a place is malformed, or has several hosts; places and credentials have
-            different token files; a plain link that other machines could reach; or a file cannot be used.
+        ConfigError: Neither listen nor connect; `connections` is not 1 to 4; a place is malformed, or has several hosts;
+            places and credentials have different token files; a plain link that other machines could reach; or a file cannot be used.
         EndpointInUse: A process listens there already.
         PeerLost: The operating system refused the address.
     """
@@ -72,6 +76,7 @@ class HostLink(Closing):
         connect: Sequence[str] = (),
         control_endpoint: str | None = None,
         credentials: TlsFiles | None = None,
+        connections: int | None = None,
     ) -> None:
         # One address is a sequence of texts, too.
         connect = [connect] if isinstance(connect, str) else connect
@@ -79,6 +84,8 @@ class HostLink(Closing):
             raise ConfigError(
                 "a host link joins hosts: give an address to listen at, or those of other hosts to connect to"
             )
+        if connections is not None and connections not in range(1, _MOST_CONNECTIONS + 1):
+            raise ConfigError(f"connections is 1 to {_MOST_CONNECTIONS}, not {connections!r}")
         if endpoints is None:
             endpoints = EndpointConfig(default_endpoint("frontend"), default_endpoint("backend"))
         places = [place_of(one) for one in (listen, *connect) if one is not None]
@@ -92,7 +99,9 @@ class HostLink(Closing):
         _core.sweep()
         raise_descriptor_limit()
         control = control_endpoint or control_beside(endpoints.frontend)
-        self._core = _core.HostLink(own, others, endpoints.frontend, endpoints.backend, control, der)
+        self._core = _core.HostLink(
+            own, others, endpoints.frontend, endpoints.backend, control, der, connections
+        )
         self._pid = os.getpid()
         endpoint = self._core.endpoint
         self.address = None if endpoint is None else endpoint.removeprefix("tcp://")

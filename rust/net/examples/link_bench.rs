@@ -188,6 +188,13 @@ impl Host {
 
     fn options(&self, listen: Option<Endpoint>, connect: Option<Endpoint>) -> LinkOptions {
         let (frontend, backend) = (self.frontend.clone(), self.backend.clone());
-        LinkOptions { listen, connect: Vec::from_iter(connect), frontend, backend, control: None }
+        LinkOptions {
+            listen,
+            connect: Vec::from_iter(connect),
+            frontend,
+            backend,
+            control: None,
+            connections: None,
+        }
     }
 }

@@ -56,6 +56,8 @@ pub const MAX_LINKED_HOSTS: usize = 4096;
 pub const MAX_LINK_HANDSHAKES: usize = 4096;
 /// Those of one address.
 pub const MAX_LINK_HANDSHAKES_PER_ADDRESS: usize = 64;
+/// Connections of one session between two hosts.
+pub const MAX_LINK_CONNECTIONS: u32 = 4;
 /// Bytes of the slots of a product that another host may order: 1 TiB.
 pub const MAX_BRIDGED_BYTES: u64 = 1 << 40;
 /// Ragged tensors of a sample that another host may order.

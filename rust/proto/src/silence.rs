@@ -79,6 +79,12 @@ pub enum Sign {
 }
 
 impl Silence {
+    /// Of a peer that is given as long as any.
+    #[must_use]
+    pub fn patient() -> Self {
+        Self { beats: 0, lost_after: MOST_BEATS }
+    }
+
     /// Whether it is given longer than a peer that was never lost.
     #[must_use]
     pub fn is_patient(&self) -> bool {

@@ -5,7 +5,7 @@
 //!
 //! All `unsafe` of this crate is in the private modules `copy::foreign_bytes`, `copy::raw_copy`, `lane::area`,
 //! `process::fork_guard`, `process::thread_signal`, `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`,
-//! `silence`, and in tests. It rests on these invariants:
+//! `tcp`, and in tests. It rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
 //! * **M2** Each copy lies within the mapping: `Map` checks offset and length itself, whatever its caller checked
@@ -72,7 +72,7 @@ mod error;
 mod lane;
 mod process;
 mod segment;
-mod silence;
+mod tcp;
 
 pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, SendList, decode_row};
 pub use error::{SegmentError, is_used_up};
@@ -91,4 +91,4 @@ pub use segment::{
     AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, MOST_OPEN, N_LANES, Names, RaggedLayout,
     RaggedRows, RaggedTensor, Rows, Segment, SlotView, sweep,
 };
-pub use silence::{silence, unacknowledged};
+pub use tcp::{limit_unsent, silence, unacknowledged};

@@ -4,6 +4,7 @@
 //! copied into its slot, and a slot is copied where it is encrypted, after which it may be used again.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     /// The other end, for the log.
     pub(super) peer: String,
     tls: Option<Encrypted>,
+    /// Of certificates.
+    hasher: RandomState,
     /// Nothing has come yet.
     is_new: bool,
     /// Bytes that came before the session before had ended.
@@ -51,11 +54,13 @@ pub(super) struct Connection {
 
 impl Connection {
     /// `tls`: what encrypts it, if anything does.
-    pub(super) fn new(fd: Arc<OwnedFd>, peer: String, tls: Option<Encrypted>) -> Self {
+    /// `hasher`: of certificates, the same for all connections of a link.
+    pub(super) fn new(fd: Arc<OwnedFd>, peer: String, tls: Option<Encrypted>, hasher: RandomState) -> Self {
         Self {
             fd,
             peer,
             tls,
+            hasher,
             is_new: true,
             held: Vec::new(),
             unsent: VecDeque::new(),
@@ -120,9 +125,12 @@ impl Connection {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut left = TURN_BYTES;
         while left > 0 && self.held.is_empty() && (!tls.is_ready() || machine.sessions().wants_bytes(id)) {
-            let was_ready = tls.is_ready();
-            let held = &mut self.held;
-            let read = tls.read(&self.fd, &mut |record| take(held, machine, id, now, record));
+            let (was_ready, held) = (tls.is_ready(), &mut self.held);
+            let read = tls.read(&self.fd, &mut |record| match was_ready {
+                true => take(held, machine, id, now, record),
+                // It came with the end of the handshake: what its sender may do is not known yet.
+                false => held.extend_from_slice(record),
+            });
             let (n, is_emptied) = read.map_err(|over| match over {
                 Over::Closed => CLOSED.to_owned(),
                 Over::Failed(error) => error.to_string(),
@@ -130,7 +138,10 @@ impl Connection {
             })?;
             if tls.is_ready() && !was_ready {
                 machine.sessions().restrict(id, tls.rights());
+                machine.sessions().certified(id, self.hasher.hash_one(tls.certificate()));
                 machine.sessions().connected(id);
+                let behind = std::mem::take(held);
+                take(held, machine, id, now, &behind);
             }
             if is_emptied {
                 break;

@@ -157,8 +157,14 @@ mod tests {
         let any: Endpoint = "tcp://127.0.0.1:0".parse().unwrap();
         let nowhere: Endpoint = "ipc://@softs-fast-no-broker".parse().unwrap();
         let (frontend, backend) = (nowhere.clone(), nowhere);
-        let options =
-            LinkOptions { listen: Some(any), connect: Vec::new(), frontend, backend, control: None };
+        let options = LinkOptions {
+            listen: Some(any),
+            connect: Vec::new(),
+            frontend,
+            backend,
+            control: None,
+            connections: None,
+        };
         let mut link = HostLink::start(options, None).unwrap();
         link.shared.log.push(LogRecord { level: Level::Info, text: "of the parent".to_owned() });
         // As a fork sees it: the process has another number.

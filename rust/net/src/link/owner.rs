@@ -12,6 +12,9 @@ pub struct LinkOptions {
     pub listen: Option<Endpoint>,
     /// Where links of other hosts listen: each is connected to, and again whenever its connection was lost.
     pub connect: Vec<Endpoint>,
+    /// Connections with each other host; without, one, and as many as may be where losses slow one down. The end that
+    /// wants more has its way.
+    pub connections: Option<u32>,
     /// Where the broker of this host has its clients.
     pub frontend: Endpoint,
     /// Where it has its suppliers.

@@ -49,6 +49,11 @@ impl Encrypted {
         self.0.rights()
     }
 
+    /// The peer's certificate, as DER; empty before it is authenticated.
+    pub(crate) fn certificate(&self) -> &[u8] {
+        self.0.certificate()
+    }
+
     /// What the peer has not shown, once the time for it is over.
     pub(crate) fn missing(&mut self) -> Option<String> {
         self.0.handle_deadline().err().map(|error| error.to_string())

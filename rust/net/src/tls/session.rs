@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use softs_proto::link::Rights;
@@ -281,12 +282,21 @@ impl Session {
     /// What the role in the peer's certificate allows; nothing before it is authenticated.
     #[must_use]
     pub fn rights(&self) -> Rights {
+        self.leaf().and_then(|own| rights(own).ok()).unwrap_or(Rights::NONE)
+    }
+
+    /// The peer's certificate, as DER; empty before it is authenticated.
+    #[must_use]
+    pub fn certificate(&self) -> &[u8] {
+        self.leaf().map_or(&[], |own| own)
+    }
+
+    fn leaf(&self) -> Option<&CertificateDer<'_>> {
         let certificates = match &self.connection {
             Connection::Client(client) => client.peer_certificates(),
             Connection::Server(server) => server.peer_certificates(),
         };
-        let own = certificates.and_then(|all| all.first()).filter(|_| self.is_ready);
-        own.and_then(|own| rights(own).ok()).unwrap_or(Rights::NONE)
+        certificates.and_then(|all| all.first()).filter(|_| self.is_ready)
     }
 
     /// Whether the peer has said that it sends nothing more.

@@ -159,14 +159,26 @@ pub(crate) fn prepare_tcp(fd: &impl AsFd, keep_alive: KeepAlive) -> Result<(), E
     sockopt::set_tcp_user_timeout(fd, millis)
 }
 
+const BBR: &str = "bbr";
+
 /// Has a connection to another host send by a model of the line (BBR), where the kernel allows it: others take each lost
 /// packet for a line that is full.
 pub(crate) fn prefer_bbr(fd: &OwnedFd) {
+    if is_to_other_host(fd) {
+        let _allowed = sockopt::set_tcp_congestion(fd, BBR);
+    }
+}
+
+/// Whether a connection takes each lost packet for a line that is full: it goes to another host, and not by BBR.
+pub(crate) fn is_slowed_by_losses(fd: &OwnedFd) -> bool {
+    is_to_other_host(fd) && sockopt::tcp_congestion(fd).is_ok_and(|congestion| congestion != BBR)
+}
+
+/// Whether the other end is on another host.
+pub(crate) fn is_to_other_host(fd: &OwnedFd) -> bool {
     let own = rustix::net::getsockname(fd).ok().and_then(|own| SocketAddr::try_from(own).ok());
     let (own, peer) = (own.map(|own| own.ip().to_canonical()), tcp_host(fd));
-    if peer.is_some_and(|peer| !peer.is_loopback() && own != Some(peer)) {
-        let _allowed = sockopt::set_tcp_congestion(fd, "bbr");
-    }
+    peer.is_some_and(|peer| !peer.is_loopback() && own != Some(peer))
 }
 
 /// The host at the other end of a TCP socket; `None` for a Unix socket, and where the other end is gone.

@@ -14,6 +14,7 @@ use super::models::Models;
 use super::output::Piece;
 use super::remote::Remote;
 use super::sample_layout::SampleLayout;
+use crate::broker::PeerId;
 use crate::client::Lanes;
 use crate::control::generation_of;
 use crate::framing::Outbox;
@@ -106,13 +107,13 @@ impl<C, L: Lanes> Exchange<C, L> {
         }
     }
 
-    pub(super) fn next_piece(&mut self, host: HostId) -> Option<Piece> {
+    pub(super) fn next_piece(&mut self, host: HostId, id: PeerId) -> Option<Piece> {
         let found = self.hosts.get_mut(&host)?;
-        let &(product, slot) = found.written.front()?;
+        let (product, slot) = found.next_slot(id)?;
         let egress = self.products.get_mut(&product)?;
         let (bridge, tag, from, to, is_last) = egress.next_piece(slot)?;
-        if is_last {
-            found.written.pop_front();
+        if !is_last {
+            found.sending.push((id, (product, slot)));
         }
         let header = piece_header(bridge, (tag, from, is_last), (to - from) as usize);
         Some(Piece { header, product, slot, from, to, is_last })
@@ -121,7 +122,7 @@ impl<C, L: Lanes> Exchange<C, L> {
     pub(super) fn handle(
         &mut self,
         now: Instant,
-        host: HostId,
+        (host, id): (HostId, PeerId),
         bridge: u32,
         message: Message<'_>,
         left: usize,
@@ -167,8 +168,8 @@ impl<C, L: Lanes> Exchange<C, L> {
             }
             Message::Failed(tag, why) => ingress.failed(tag, why, &mut self.ended)?,
             Message::Piece(tag, offset, is_last) => {
-                ingress.check_piece(tag, offset, left as u64, is_last)?;
-                found.arriving = Some((bridge, tag, is_last));
+                ingress.begin_piece(tag, offset, left as u64, is_last)?;
+                found.arriving.push((id, (bridge, tag, is_last)));
             }
             Message::Open(..) | Message::Want(_) | Message::Cancel(_) | Message::Leave => {}
         }

@@ -22,6 +22,9 @@ use crate::link::{Event, HostId, Received, Sessions};
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
 pub const UNUSED_TIME: Duration = Duration::from_secs(60);
 
+/// Why a session ends of which a further connection brings anything but samples.
+const MISPLACED: &str = "a frame that only the first connection of a session may bring";
+
 /// The state machine. `C` is a claim in a lane of a client of this host, with its slot, `L` the lane of an egress.
 #[derive(Debug)]
 pub struct Bridges<C, L> {
@@ -138,7 +141,8 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
 
     /// How many orders may be claimed for a bridge now.
     pub fn room(&mut self, now: Instant, host: HostId, bridge: u32) -> Room {
-        self.all.ingress(host, bridge).map_or(Room::default(), |ingress| ingress.room(now))
+        let connections = self.sessions.n_connections(host);
+        self.all.ingress(host, bridge).map_or(Room::default(), |ingress| ingress.room(now, connections))
     }
 
     /// An order was claimed for a bridge, within its room.
@@ -236,18 +240,26 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
                 claim.store(offset, part);
                 *bytes = rest;
                 self.stored(now, id, part.len());
+            } else if self.sessions.bulk_left(id) > 0 {
+                self.sessions.refuse(now, id, "the bridge of a piece has ended");
             }
             let shape = |kind| if kind < FIRST_OF_MODELS { shape(kind) } else { model_frames::shape(kind) };
-            let orders = self.sessions.rights(id).orders;
+            let (orders, is_first) = (self.sessions.rights(id).orders, self.sessions.is_first(id));
             let Some(received) = self.sessions.receive(now, id, bytes, shape) else { break };
             let Received { host, kind, payload, left } = received;
             let handled = if kind < FIRST_OF_MODELS {
                 Message::decode(kind, payload, left).map_err(|error| error.to_string()).and_then(
                     |(bridge, message)| match message {
+                        // The others have an order, which only the first connection keeps.
+                        message if !is_first && !matches!(message, Message::Piece(..)) => {
+                            Err(MISPLACED.to_owned())
+                        }
                         Message::Open(..) if !orders => self.all.close(host, bridge),
-                        message => self.all.handle(now, host, bridge, message, left),
+                        message => self.all.handle(now, (host, id), bridge, message, left),
                     },
                 )
+            } else if !is_first {
+                Err(MISPLACED.to_owned())
             } else {
                 self.all.models.handle(host, orders, kind, payload).map_err(|error| error.to_string())
             };
@@ -269,7 +281,7 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
             return None;
         }
         let found = self.all.hosts.get(&self.sessions.host_of(id)?)?;
-        let (bridge, tag, _) = found.arriving?;
+        let (bridge, tag, _) = found.arriving(id)?;
         let (claim, offset) = found.ingresses.get(&bridge)?.claim(tag)?;
         Some((claim, offset, left))
     }
@@ -281,25 +293,29 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
         let is_over = self.sessions.bulk_left(id) == 0;
         let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
-        let Some((bridge, tag, is_last)) = found.arriving else { return };
+        let Some((bridge, tag, is_last)) = found.arriving(id) else { return };
         let ingress = found.ingresses.get_mut(&bridge);
-        let stored = ingress.map_or(Ok(()), |it| it.stored(now, tag, n, is_over && is_last, ended));
-        found.arriving.take_if(|_| is_over);
+        let ends = (is_over, is_over && is_last);
+        let stored = ingress.map_or(Ok(()), |it| it.stored(now, tag, n, ends, ended));
+        found.arriving.retain(|(by, _)| *by != id || !is_over);
         found.has_news |= is_over;
         if let Err(why) = stored {
             self.sessions.refuse(now, id, &why);
         }
     }
 
-    /// What is to be written to a connection next: frames of the session, of bridges, then samples. Of a piece
+    /// What is to be written to a connection next: frames of the session, of bridges if it is the first one of its session,
+    /// then samples, each by the connection that took its first piece. Of a piece
     /// [`Self::sent`] is due once the kernel has its bytes.
     pub fn poll_output(&mut self, id: PeerId) -> Option<Output> {
-        let host = self.sessions.host_of(id);
+        let (host, is_first) = (self.sessions.host_of(id), self.sessions.is_first(id));
         let out = self.sessions.outbox(id)?;
         if let (true, Some(host)) = (out.is_empty(), host) {
-            self.all.encode(host, out);
+            if is_first {
+                self.all.encode(host, out);
+            }
             if out.is_empty() {
-                return self.all.next_piece(host).map(Output::Piece);
+                return self.all.next_piece(host, id).map(Output::Piece);
             }
         }
         (!out.is_empty()).then(|| Output::Frames(std::mem::take(out).into_bytes()))

@@ -68,6 +68,8 @@ struct Claimed<C> {
     sequence: u64,
     since: Instant,
     received: u64,
+    /// A piece of it has begun, and is not all here.
+    is_arriving: bool,
     is_cancelled: bool,
 }
 
@@ -139,11 +141,11 @@ impl<C> Ingress<C> {
         (self.offer, self.awaits_offer) = (offer, false);
     }
 
-    /// How many more orders may be claimed; none without an offer of this session.
-    pub(super) fn room(&mut self, now: Instant) -> Room {
+    /// How many more orders may be claimed; none without an offer of this session, which has so many connections.
+    pub(super) fn room(&mut self, now: Instant, connections: u32) -> Room {
         self.held_until.take_if(|until| *until <= now);
         let open = self.claims.len();
-        let window = self.window.len(now, self.offer, self.n_suppliers, self.share) as usize;
+        let window = self.window.len(now, self.offer, (self.n_suppliers, self.share), connections) as usize;
         if self.held_until.is_some() || self.is_closing {
             return Room::default();
         }
@@ -158,7 +160,8 @@ impl<C> Ingress<C> {
     }
 
     pub(super) fn claimed(&mut self, now: Instant, claim: C, sequence: u64) {
-        let claimed = Claimed { claim, sequence, since: now, received: 0, is_cancelled: false };
+        let claimed =
+            Claimed { claim, sequence, since: now, received: 0, is_arriving: false, is_cancelled: false };
         self.claims.insert(self.next_tag, claimed);
         self.next_tag += 1;
         self.window.claimed(self.claims.len());
@@ -197,13 +200,20 @@ impl<C> Ingress<C> {
     }
 
     /// A piece of `len` bytes begins.
-    pub(super) fn check_piece(&self, tag: u64, offset: u64, len: u64, is_last: bool) -> Result<(), String> {
-        let claimed = self.posted(tag)?;
+    pub(super) fn begin_piece(
+        &mut self,
+        tag: u64,
+        offset: u64,
+        len: u64,
+        is_last: bool,
+    ) -> Result<(), String> {
         let (least, most) = self.layout.lengths().into_inner();
+        let claimed = self.posted(tag)?;
         let end = offset.checked_add(len).filter(|&end| end <= most);
         let is_right = offset == claimed.received
             && end.is_some_and(|end| if is_last { end >= least } else { end < most });
         if is_right {
+            claimed.is_arriving = true;
             return Ok(());
         }
         Err(format!(
@@ -217,13 +227,13 @@ impl<C> Ingress<C> {
         self.claims.get(&tag).map(|claimed| (&claimed.claim, claimed.received))
     }
 
-    /// `n` bytes of a piece were stored; `is_complete`: with them the sample is complete.
+    /// `n` bytes of a piece were stored; `is_over`: with them the piece is, and `is_complete`: the sample.
     pub(super) fn stored(
         &mut self,
         now: Instant,
         tag: u64,
         n: usize,
-        is_complete: bool,
+        (is_over, is_complete): (bool, bool),
         ended: &mut VecDeque<(C, Fate)>,
     ) -> Result<(), String>
     where
@@ -231,6 +241,7 @@ impl<C> Ingress<C> {
     {
         let Some(claimed) = self.claims.get_mut(&tag) else { return Ok(()) };
         claimed.received += n as u64;
+        claimed.is_arriving = !is_over;
         if is_complete && !self.layout.ragged().is_empty() {
             let (stated, received) = (claimed.claim.sample_bytes()?, claimed.received);
             if stated != received {
@@ -289,9 +300,11 @@ impl<C> Ingress<C> {
     }
 
     /// The claim of a tag that a WANT of this session has posted.
-    fn posted(&self, tag: u64) -> Result<&Claimed<C>, String> {
-        let claimed = self.claims.get(&tag).filter(|_| tag < self.unsent);
-        claimed.ok_or_else(|| format!("tag {tag} was not posted, or has ended"))
+    fn posted(&mut self, tag: u64) -> Result<&mut Claimed<C>, String> {
+        match self.claims.get_mut(&tag).filter(|_| tag < self.unsent) {
+            Some(claimed) if claimed.is_arriving => Err(format!("tag {tag} arrives by another connection")),
+            claimed => claimed.ok_or_else(|| format!("tag {tag} was not posted, or has ended")),
+        }
     }
 
     fn finish(&mut self, tag: u64, fate: Fate, ended: &mut VecDeque<(C, Fate)>) -> Result<(), String> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::egress::Egress;
 use super::ingress::{Fate, Ingress};
 use super::message::Message;
+use crate::broker::PeerId;
 use crate::client::{Lanes, SlotId};
 use crate::framing::Outbox;
 use crate::limits::{MAX_BRIDGES, MAX_UNSENT_FRAMES};
@@ -22,8 +23,10 @@ pub(super) struct Remote<C> {
     pub(super) next_bridge: u32,
     /// Slots with samples for it.
     pub(super) written: VecDeque<(u32, SlotId)>,
-    /// Bridge and tag of the piece that arrives, and whether it is the last one.
-    pub(super) arriving: Option<(u32, u64, bool)>,
+    /// By connection: that of which the next piece is due.
+    pub(super) sending: Vec<(PeerId, (u32, SlotId))>,
+    /// By connection: bridge and tag of the piece that arrives, and whether it is the last one.
+    pub(super) arriving: Vec<(PeerId, (u32, u64, bool))>,
     /// Bridges may have frames for it.
     pub(super) has_news: bool,
 }
@@ -37,7 +40,8 @@ impl<C> Default for Remote<C> {
             closed: VecDeque::new(),
             next_bridge: 0,
             written: VecDeque::new(),
-            arriving: None,
+            sending: Vec::new(),
+            arriving: Vec::new(),
             has_news: true,
         }
     }
@@ -66,6 +70,17 @@ impl<C> Remote<C> {
         }
         self.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
         Ok(())
+    }
+
+    /// The slot of which a connection has the next piece: a sample goes by one.
+    pub(super) fn next_slot(&mut self, id: PeerId) -> Option<(u32, SlotId)> {
+        let begun = self.sending.iter().position(|(by, _)| *by == id);
+        begun.map(|at| self.sending.swap_remove(at).1).or_else(|| self.written.pop_front())
+    }
+
+    /// The piece that arrives by a connection.
+    pub(super) fn arriving(&self, id: PeerId) -> Option<(u32, u64, bool)> {
+        self.arriving.iter().find(|(by, _)| *by == id).map(|(_, piece)| *piece)
     }
 
     /// Whether a bridge of this number was there in this session: what the peer has said of it may have crossed LEAVE.

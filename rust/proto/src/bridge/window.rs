@@ -9,7 +9,9 @@
 //! once beyond the rate and one for each supplier, as the samples of one call of a supplier do: without as many more, the next
 //! call would find only some of them, and the rate would fall with each. The largest of the last 10 to 20 s counts, but not
 //! while queues are emptied. Both are guesses, and take no slots from suppliers of other hosts: a stream in order soon waits
-//! for a host that has too few orders, so all hosts would make as few samples as that one.
+//! for a host that has too few orders, so all hosts would make as few samples as that one. Several connections are where
+//! lost packets slow each of them down: most samples take some round trips there, whatever the window is, so the least
+//! time counts as often as there are connections.
 
 use std::time::{Duration, Instant};
 
@@ -122,15 +124,22 @@ impl Window {
 
     /// How many samples may be on order.
     ///
-    /// `n_suppliers`: of all hosts that serve the client. `share`: slots of it that may be on order.
-    pub(super) fn len(&mut self, now: Instant, offer: Offer, n_suppliers: u64, share: u32) -> u32 {
+    /// `n_suppliers`: of all hosts that serve the client. `share`: slots of it that may be on order. `connections`: of the
+    /// session.
+    pub(super) fn len(
+        &mut self,
+        now: Instant,
+        offer: Offer,
+        (n_suppliers, share): (u64, u32),
+        connections: u32,
+    ) -> u32 {
         let least = self.least[0].min(self.least[1]);
         let began = *self.began.get_or_insert(now);
         // From arrival to arrival: as many calls end in any other time of this length, or one more.
         let last = self.last.unwrap_or(began);
         let passed = last.saturating_duration_since(began);
         if passed >= self.time.max(LEAST_TIME) && self.arrived > 0 {
-            self.measure(passed, least, offer.suppliers);
+            self.measure(passed, least.saturating_mul(connections), offer.suppliers);
             (self.began, self.burst, self.burst_began) = (Some(last), 0, Some(last));
         }
         // What has no supplier waits at home, where others may serve it.
@@ -212,7 +221,7 @@ mod tests {
         let (mut queued, mut open) = (VecDeque::new(), 0);
         let mut on_way = VecDeque::from(vec![Vec::new(); delay]);
         for _ in 0..ms {
-            let len = window.len(now, offer, offer.suppliers.into(), share) as usize;
+            let len = window.len(now, offer, (offer.suppliers.into(), share), 1) as usize;
             queued.extend(std::iter::repeat_n(now, len.saturating_sub(open)));
             if len > open {
                 open = len;
@@ -224,7 +233,7 @@ mod tests {
             arrived.into_iter().for_each(|since| window.arrived(now, now - since));
             now += MS;
         }
-        window.len(now, offer, offer.suppliers.into(), share)
+        window.len(now, offer, (offer.suppliers.into(), share), 1)
     }
 
     #[test]
@@ -240,6 +249,31 @@ mod tests {
     fn it_covers_a_long_line_after_ten_round_trips() {
         let len = settled(Offer { slots: 8192, ..OFFER }, 100, 50, u32::MAX, 1_050);
         assert!(len >= 4_600, "{len}");
+    }
+
+    /// The window after some seconds in which most samples take 60 to 120 ms, and each tenth 20 ms, however many are on order.
+    fn behind_losses(connections: u32) -> u32 {
+        let (mut window, mut now, mut on_way) = (Window::default(), Instant::now(), VecDeque::new());
+        let (mut n, mut len) = (0, 0);
+        for _ in 0..5_000 {
+            len = window.len(now, OFFER, (OFFER.suppliers.into(), 2_000), connections);
+            while on_way.len() < len as usize {
+                n += 1;
+                on_way.push_back((now, if n % 10 == 0 { 20 } else { 60 + n * 37 % 60 } * MS));
+                window.claimed(on_way.len());
+            }
+            now += MS;
+            let is_here = |(since, took): &(Instant, Duration)| *since + *took <= now;
+            on_way.iter().filter(|one| is_here(one)).for_each(|(_, took)| window.arrived(now, *took));
+            on_way.retain(|one| !is_here(one));
+        }
+        len
+    }
+
+    #[test]
+    fn samples_that_wait_behind_losses_keep_all_connections_busy() {
+        assert_eq!(behind_losses(1), 2 * OFFER.suppliers);
+        assert!(behind_losses(4) > 1_000);
     }
 
     #[test]
@@ -269,7 +303,7 @@ mod tests {
             // Another host is the first one in each turn.
             all.rotate_left(1);
             for (window, queued, calls) in &mut all {
-                let len = window.len(now, offer, n_all, n_slots as u32);
+                let len = window.len(now, offer, (n_all, n_slots as u32), 1);
                 most = most.max(len);
                 let open = queued.len() + calls.iter().map(|(_, call)| call.len()).sum::<usize>();
                 let n = (len as usize).saturating_sub(open).min(first + n_slots - ordered);
@@ -323,7 +357,7 @@ mod tests {
             now += 50 * MS;
             (0..8).for_each(|_| window.arrived(now, 100 * MS));
             window.claimed(usize::MAX);
-            window.len(now, OFFER, 8, 1024);
+            window.len(now, OFFER, (8, 1024), 1);
         }
         // What is made in 100 ms, and a quarter more.
         assert!((20..=21).contains(&window.len), "{}", window.len);
@@ -339,7 +373,7 @@ mod tests {
             now += 120 * MS;
             (0..n).for_each(|_| window.arrived(now, 100 * MS));
             window.claimed(usize::MAX);
-            let len = window.len(now, OFFER, OFFER.suppliers.into(), u32::MAX);
+            let len = window.len(now, OFFER, (OFFER.suppliers.into(), u32::MAX), 1);
             most = if at < 4 { 0 } else { most.max(len) };
         }
         // Of 60 samples a quarter more, and another burst of them; four times as many are 200.
@@ -353,7 +387,7 @@ mod tests {
             now += 100 * MS;
             (0..n).for_each(|_| window.arrived(now, 100 * MS));
             window.claimed(open);
-            window.len(now, OFFER, OFFER.suppliers.into(), u32::MAX)
+            window.len(now, OFFER, (OFFER.suppliers.into(), u32::MAX), 1)
         };
         let lens: Vec<_> = (0..10).map(|_| run(1000, usize::MAX)).collect();
         assert!(lens[9] >= 1_000, "{lens:?}");

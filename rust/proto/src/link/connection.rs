@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::frames::Width;
 use super::identity::HostId;
 use super::rights::Rights;
 use crate::framing::{BulkReader, Outbox};
@@ -18,6 +19,10 @@ pub(super) struct Connection {
     /// A dial of this host's own has given way to it.
     pub(super) has_right_of_way: bool,
     pub(super) rights: Rights,
+    /// Of the certificate of the other end; 0 without TLS.
+    pub(super) fingerprint: u64,
+    /// As many connections as this end wants its session to have. The key is that of the end that was dialled.
+    pub(super) width: Width,
 }
 
 #[derive(Debug)]
@@ -31,6 +36,10 @@ pub(super) enum Phase {
     Welcomed(HostId, u64),
     /// Of this host: the session, or the next one.
     Begun(HostId),
+    /// JOIN has gone out, or goes out once it is connected, for the session with this host and this key.
+    Joining(HostId, u64),
+    /// A further connection of the session with this host.
+    Joined(HostId),
     /// It is to be closed once its output was written, as far as that goes at once. Of the session with that host.
     Ending(Option<HostId>, String),
 }
@@ -53,6 +62,8 @@ impl Connection {
             is_asked: false,
             has_right_of_way: false,
             rights: Rights::ALL,
+            fingerprint: 0,
+            width: Width::ONE,
         }
     }
 }

@@ -9,13 +9,14 @@
 
 mod connection;
 mod frames;
+mod handshake;
 mod identity;
 mod liveness;
 mod peer;
 mod rights;
 mod session;
 
-pub use frames::{Frame, Received};
+pub use frames::{Frame, Received, Width};
 pub use identity::HostId;
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::identity::HostId;
-use super::liveness::Liveness;
+use super::liveness::{Due, Liveness};
 use crate::broker::PeerId;
-use crate::silence::Silence;
+use crate::silence::{Pulse, Sign, Silence};
 
 /// Pause after a session or a dial that has ended, and the longest one after many of them in a row.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -67,8 +67,60 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub(super) struct Current {
     pub(super) connection: PeerId,
+    /// Of the session: a byte by any of its connections is one of the other end.
     pub(super) liveness: Liveness,
+    /// Of each connection, this one among them, once others have joined it.
+    each: Vec<(PeerId, Silence)>,
+    pulse: Pulse,
     began: Instant,
+}
+
+impl Current {
+    /// All its connections.
+    pub(super) fn n_connections(&self) -> usize {
+        self.each.len().max(1)
+    }
+
+    /// Those that have joined the first one.
+    pub(super) fn joined(&self) -> impl Iterator<Item = PeerId> {
+        self.each.iter().map(|(id, _)| *id).filter(|id| *id != self.connection)
+    }
+
+    /// The session has one connection more.
+    pub(super) fn join(&mut self, connection: PeerId) {
+        if self.each.is_empty() {
+            self.each.push((self.connection, Silence::patient()));
+        }
+        self.each.push((connection, Silence::patient()));
+    }
+
+    /// Bytes have come by one of its connections.
+    pub(super) fn heard(&mut self, connection: PeerId) {
+        self.liveness.heard();
+        self.each.iter_mut().filter(|(id, _)| *id == connection).for_each(|(_, silence)| silence.heard());
+    }
+
+    /// What is due, and on which connection; as [`Liveness::poll`]. One that alone is silent may have lost the same packet
+    /// again and again: it is given longer than a session of which all are.
+    pub(super) fn poll(&mut self, now: Instant, is_owed: bool) -> Vec<(PeerId, Due)> {
+        let mut due: Vec<_> =
+            self.liveness.poll(now, is_owed).map(|due| (self.connection, due)).into_iter().collect();
+        let is_beat = self.pulse.beat(now, is_owed && !self.each.is_empty());
+        for (id, silence) in &mut self.each {
+            match (is_owed, is_beat.then(|| silence.beat())) {
+                (false, _) => silence.heard(),
+                (true, Some(Sign::Silent)) => due.push((*id, Due::Ask)),
+                (true, Some(Sign::Lost)) => due.push((*id, Due::Lost)),
+                (true, Some(Sign::Heard) | None) => {}
+            }
+        }
+        due
+    }
+
+    /// When [`Self::poll`] should be called even if nothing happens.
+    pub(super) fn next_at(&self) -> Instant {
+        self.pulse.next_at().into_iter().fold(self.liveness.next_at(), Instant::min)
+    }
 }
 
 impl Peer {
@@ -88,7 +140,8 @@ impl Peer {
 
     pub(super) fn begin(&mut self, now: Instant, connection: PeerId) {
         let liveness = Liveness::new(now, self.silence);
-        self.current = Some(Current { connection, liveness, began: now });
+        let (each, pulse) = (Vec::new(), Pulse::default());
+        self.current = Some(Current { connection, liveness, each, pulse, began: now });
     }
 
     /// The session is over; whether it lasted.

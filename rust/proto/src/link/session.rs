@@ -3,7 +3,8 @@
 //! A host dials an address while there is no session with the host that has answered there last: HELLO, WELCOME, which
 //! tells the dialler the host and names the session, and BEGIN, which proves that the dialler is still there, so a HELLO
 //! that was long on its way ends no session. BEGIN replaces the session before, which is closed first. Where both ends dial
-//! at once, the dial of the host with the lower number holds: the other end gives up its own, once for each such dial.
+//! at once, the dial of the host with the lower number holds: the other end gives up its own, once for each such dial. The
+//! dialler then dials the further connections of the session; it ends with any that has joined it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -11,20 +12,20 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::connection::{Connection, Phase};
-use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame, Received};
+use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame, Received, Width};
 use super::identity::HostId;
 use super::liveness::Due;
-use super::peer::{Dial, Peer};
+use super::peer::{Current, Dial, Peer};
 use super::rights::Rights;
 use crate::broker::PeerId;
-use crate::framing::{MessageError, Outbox, Shape};
+use crate::framing::{Outbox, Shape};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 
 /// Why a connection ends of which the handshake took longer than it may.
 pub const TOO_LATE: &str = "the handshake took too long";
 
 /// Why connections end that another one of the same two hosts has made needless.
-const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
+pub(super) const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
 
 /// What has become of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +39,19 @@ pub enum Event {
 /// The state machine.
 #[derive(Debug)]
 pub struct Sessions {
-    me: HostId,
-    n_sessions: u64,
+    pub(super) me: HostId,
+    pub(super) n_sessions: u64,
     n_dials: u64,
+    /// Further connections to dial: the number of an address, the host there, and the key of its session.
+    pub(super) joins: VecDeque<(usize, HostId, u64)>,
     /// The addresses to dial, in the order in which they were named.
-    dials: Vec<Dial>,
-    peers: BTreeMap<HostId, Peer>,
-    connections: FxHashMap<PeerId, Connection>,
+    pub(super) dials: Vec<Dial>,
+    pub(super) peers: BTreeMap<HostId, Peer>,
+    pub(super) connections: FxHashMap<PeerId, Connection>,
     /// Handshakes of accepted connections that are not over.
     n_handshakes: usize,
     closing: VecDeque<PeerId>,
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
 }
 
 impl Sessions {
@@ -59,6 +62,7 @@ impl Sessions {
             me,
             n_sessions: 0,
             n_dials: 0,
+            joins: VecDeque::new(),
             dials: Vec::new(),
             peers: BTreeMap::new(),
             connections: FxHashMap::default(),
@@ -73,25 +77,47 @@ impl Sessions {
         self.dials.push(Dial::new(now));
     }
 
+    /// How many connections this end wants its session with the other one to have, and the key that further ones show
+    /// if this end was dialled. Due before [`Self::connected`], or the first bytes.
+    pub fn widen(&mut self, id: PeerId, width: Width) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.width = width;
+        }
+    }
+
     /// The number of an address to dial now, and the name of the connection. WELCOME may take as long as the handshake of an
     /// accepted connection, as many hosts may dial one at once; the driver does not wait as long for a connection.
     pub fn poll_dial(&mut self, now: Instant) -> Option<(usize, PeerId)> {
-        let (number, dial) =
-            self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers))?;
         // Names of accepted connections are the driver's: even ones are not used here.
         let id = PeerId(2 * self.n_dials + 1);
+        let due = self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers));
+        let (number, phase) = if let Some((number, dial)) = due {
+            dial.connection = Some(id);
+            (number, Phase::Dialled(number))
+        } else {
+            let (number, host, key) = loop {
+                let join = self.joins.pop_front()?;
+                if self.session_by(join.1, join.2).is_some() {
+                    break join;
+                }
+            };
+            (number, Phase::Joining(host, key))
+        };
         self.n_dials += 1;
-        dial.connection = Some(id);
-        self.insert(id, Phase::Dialled(number), now + HANDSHAKE_TIMEOUT);
+        self.insert(id, phase, now + HANDSHAKE_TIMEOUT);
         Some((number, id))
     }
 
     /// A dial has connected, and each end knows the other one's certificate if they have some.
     pub fn connected(&mut self, id: PeerId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if let Phase::Dialled(number) = connection.phase {
-            Frame::Hello(self.me).encode(&mut connection.outbox);
-            connection.phase = Phase::Greeting(number);
+        match connection.phase {
+            Phase::Dialled(number) => {
+                Frame::Hello(self.me).encode(&mut connection.outbox);
+                connection.phase = Phase::Greeting(number);
+            }
+            Phase::Joining(_, key) => Frame::Join(self.me, key).encode(&mut connection.outbox),
+            _ => {}
         }
     }
 
@@ -99,6 +125,14 @@ impl Sessions {
     pub fn restrict(&mut self, id: PeerId, rights: Rights) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.rights = rights;
+        }
+    }
+
+    /// A hash of the other end's certificate by a key that no other process knows. A host is that of its certificate, too:
+    /// under the number of another one it is a host of its own. Due as [`Self::restrict`] is.
+    pub fn certified(&mut self, id: PeerId, fingerprint: u64) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.fingerprint = fingerprint;
         }
     }
 
@@ -134,11 +168,16 @@ impl Sessions {
             Phase::Welcomed(host, _) => return self.forget(host),
             Phase::Begun(host) => (host, why.to_owned()),
             Phase::Ending(Some(host), why) => (host, why),
-            Phase::Accepted | Phase::Ending(None, _) => return,
+            // Without it the session goes on, with fewer than it might have.
+            Phase::Joining(..) | Phase::Accepted | Phase::Ending(None, _) => return,
+            Phase::Joined(host) => return self.end_session(now, host, why),
         };
         let Some(peer) = self.peers.get_mut(&host) else { return };
         peer.next.take_if(|next| *next == id);
         if peer.is_current(id) {
+            for joined in peer.current.iter().flat_map(Current::joined) {
+                self.connections.remove(&joined);
+            }
             let was_steady = peer.end(now);
             self.dials
                 .iter_mut()
@@ -153,8 +192,21 @@ impl Sessions {
         self.forget(host);
     }
 
-    /// Ends a connection; its peer is told why.
+    /// The further connections of the session of which this is the first one: the driver closes them before it.
+    #[must_use]
+    pub fn joined(&self, id: PeerId) -> Vec<PeerId> {
+        let Some(Phase::Begun(host) | Phase::Ending(Some(host), _)) =
+            self.connections.get(&id).map(|connection| &connection.phase)
+        else {
+            return Vec::new();
+        };
+        let current = self.peers.get(host).and_then(|peer| peer.current.as_ref());
+        current.filter(|it| it.connection == id).map_or_else(Vec::new, |it| it.joined().collect())
+    }
+
+    /// Ends a connection, or the session that it has joined; its peer is told why.
     pub fn refuse(&mut self, now: Instant, id: PeerId, why: &str) {
+        let id = self.first_of(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             Frame::End(why.to_owned()).encode(&mut connection.outbox);
             self.end(now, id, why);
@@ -175,7 +227,7 @@ impl Sessions {
         while !bytes.is_empty() && self.wants_bytes(id) && self.bulk_left(id) == 0 {
             let connection = self.connections.get_mut(&id)?;
             let host = match connection.phase {
-                Phase::Begun(host) => Some(host),
+                Phase::Begun(host) | Phase::Joined(host) => Some(host),
                 _ => None,
             };
             let mut reader = std::mem::take(&mut connection.reader);
@@ -207,10 +259,8 @@ impl Sessions {
     }
 
     fn heard(&mut self, id: PeerId) {
-        if let Some(current) = self.peer_of(id).and_then(|peer| peer.current.as_mut())
-            && current.connection == id
-        {
-            current.liveness.heard();
+        if let Some(current) = self.current_of(id) {
+            current.heard(id);
         }
     }
 
@@ -233,8 +283,9 @@ impl Sessions {
     pub fn wants_bytes(&self, id: PeerId) -> bool {
         self.connections.get(&id).is_some_and(|connection| match connection.phase {
             Phase::Begun(host) => self.peers.get(&host).is_some_and(|peer| peer.is_current(id)),
+            Phase::Joined(host) => self.session(host).is_some(),
             Phase::Dialled(_) | Phase::Ending(..) => false,
-            Phase::Greeting(..) | Phase::Accepted | Phase::Welcomed(..) => true,
+            Phase::Greeting(..) | Phase::Accepted | Phase::Welcomed(..) | Phase::Joining(..) => true,
         })
     }
 
@@ -247,16 +298,17 @@ impl Sessions {
         Some(&mut connection.outbox)
     }
 
-    /// The host of the session of which this is the connection.
+    /// The host of the session of which this is a connection.
     #[must_use]
     pub fn host_of(&self, id: PeerId) -> Option<HostId> {
         match self.connections.get(&id)?.phase {
             Phase::Begun(host) if self.peers.get(&host).is_some_and(|peer| peer.is_current(id)) => Some(host),
+            Phase::Joined(host) => self.session(host).map(|_| host),
             _ => None,
         }
     }
 
-    /// The connection of the session with a host.
+    /// The first connection of the session with a host.
     #[must_use]
     pub fn session(&self, host: HostId) -> Option<PeerId> {
         let current = self.peers.get(&host)?.current.as_ref()?;
@@ -275,7 +327,7 @@ impl Sessions {
     #[must_use]
     pub fn failure<'a>(&'a self, id: PeerId, why: &'a str) -> Option<&'a str> {
         let why = match &self.connections.get(&id)?.phase {
-            Phase::Begun(_) | Phase::Ending(Some(_), _) => return None,
+            Phase::Begun(_) | Phase::Joined(_) | Phase::Ending(Some(_), _) => return None,
             Phase::Ending(None, why) => why,
             _ => why,
         };
@@ -302,26 +354,27 @@ impl Sessions {
         let mut lost = Vec::new();
         for (&host, peer) in &mut self.peers {
             let Some(current) = &mut peer.current else { continue };
-            let id = current.connection;
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            if matches!(connection.phase, Phase::Ending(..)) {
+            let first = self.connections.get(&current.connection);
+            if first.is_none_or(|connection| matches!(connection.phase, Phase::Ending(..))) {
                 continue;
             }
-            match current.liveness.poll(now, is_owed(host)) {
-                Some(Due::Ask) => Frame::Ping.encode(&mut connection.outbox),
-                Some(Due::Lost) => lost.push(id),
-                None => {}
+            for (id, due) in current.poll(now, is_owed(host)) {
+                match (due, self.connections.get_mut(&id)) {
+                    (Due::Ask, Some(connection)) => Frame::Ping.encode(&mut connection.outbox),
+                    (Due::Ask, None) => {}
+                    (Due::Lost, _) => lost.push(host),
+                }
             }
         }
-        for id in lost {
-            self.end(now, id, "it does not answer");
+        for host in lost {
+            self.end_session(now, host, "it does not answer");
         }
     }
 
     /// When [`Self::handle_timeout`] and [`Self::poll_dial`] should be called even if nothing happens.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
-        let peers = self.peers.values().map(|peer| Some(peer.current.as_ref()?.liveness.next_at()));
+        let peers = self.peers.values().map(|peer| peer.current.as_ref().map(Current::next_at));
         let dials = self.dials.iter().map(|dial| dial.at(&self.peers));
         peers
             .chain(dials)
@@ -330,109 +383,13 @@ impl Sessions {
             .min()
     }
 
-    fn handle(&mut self, now: Instant, id: PeerId, frame: Frame) -> Result<(), String> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        match (frame, &connection.phase) {
-            (Frame::End(why), _) => self.end(now, id, &why),
-            (Frame::Hello(them), Phase::Accepted) => return self.welcome(id, them),
-            (Frame::Welcome(host, session), &Phase::Greeting(number)) => {
-                return self.answered(now, id, number, (host, session));
-            }
-            (Frame::Begin(session), &Phase::Welcomed(host, ours)) if session == ours => {
-                self.begin(now, id, host);
-            }
-            (Frame::Ping, Phase::Begun(host)) => {
-                connection.is_asked = true;
-                if let Some(current) = self.peers.get_mut(host).and_then(|peer| peer.current.as_mut()) {
-                    current.liveness.kept(now);
-                }
-            }
-            (Frame::Pong, Phase::Begun(_)) => {}
-            _ => return Err(MessageError::Malformed("handshake").to_string()),
-        }
-        Ok(())
-    }
-
-    fn welcome(&mut self, id: PeerId, host: HostId) -> Result<(), String> {
-        self.know(host)?;
-        self.n_sessions += 1;
-        if let Some(connection) = self.connections.get_mut(&id) {
-            Frame::Welcome(self.me, self.n_sessions).encode(&mut connection.outbox);
-            connection.phase = Phase::Welcomed(host, self.n_sessions);
-        }
-        Ok(())
-    }
-
-    /// A host has answered at an address: its session begins, unless it has a better connection.
-    fn answered(
-        &mut self,
-        now: Instant,
-        id: PeerId,
-        number: usize,
-        (host, session): (HostId, u64),
-    ) -> Result<(), String> {
-        let has_session = !self.know(host)?.is_idle();
-        self.dials[number].host = Some(host);
-        if has_session {
-            return Err(NEEDLESS[1].to_owned());
-        }
-        let rivals =
-            self.connections.values_mut().filter(|c| matches!(c.phase, Phase::Welcomed(to, _) if to == host));
-        // Each is given way to once: if nothing comes of it, it is dead.
-        let gives_way = rivals
-            .map(|rival| !std::mem::replace(&mut rival.has_right_of_way, true))
-            .fold(false, |a, b| a | b);
-        if gives_way && self.me > host {
-            return Err(NEEDLESS[0].to_owned());
-        }
-        if let Some(connection) = self.connections.get_mut(&id) {
-            Frame::Begin(session).encode(&mut connection.outbox);
-        }
-        self.begin(now, id, host);
-        Ok(())
-    }
-
-    /// The handshake of a connection is over: it is the session, at the latest when that before was closed.
-    fn begin(&mut self, now: Instant, id: PeerId, host: HostId) {
-        let (Some(peer), Some(connection)) = (self.peers.get_mut(&host), self.connections.get_mut(&id))
-        else {
-            return;
-        };
-        let handshake = std::mem::replace(&mut connection.phase, Phase::Begun(host));
-        connection.deadline = None;
-        let next = peer.next.take();
-        self.dials
-            .iter_mut()
-            .filter(|dial| dial.connection == Some(id))
-            .for_each(|dial| dial.connection = None);
-        self.leave_handshake(&handshake);
-        // Whatever else was on its way to a session with this host would end the new one.
-        let welcomed =
-            self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
-        let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).collect();
-        for other in others {
-            self.refuse(now, other, NEEDLESS[1]);
-        }
-        let Some(peer) = self.peers.get_mut(&host) else { return };
-        match &peer.current {
-            None => {
-                peer.begin(now, id);
-                self.events.push_back(Event::Began(host));
-            }
-            Some(current) => {
-                let before = current.connection;
-                peer.next = Some(id);
-                self.refuse(now, before, NEEDLESS[1]);
-            }
-        }
-    }
-
     fn insert(&mut self, id: PeerId, phase: Phase, deadline: Instant) {
         self.connections.insert(id, Connection::new(phase, deadline));
     }
 
-    /// Nothing more is taken from a connection, and the driver is to close it.
-    fn end(&mut self, now: Instant, id: PeerId, why: &str) {
+    /// Nothing more is taken from a connection, or from the session that it has joined, and the driver is to close it.
+    pub(super) fn end(&mut self, now: Instant, id: PeerId, why: &str) {
+        let id = self.first_of(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let host = match connection.phase {
             Phase::Ending(..) => return,
@@ -459,10 +416,7 @@ impl Sessions {
     }
 
     /// What is known of a host.
-    fn know(&mut self, host: HostId) -> Result<&mut Peer, String> {
-        if host == self.me {
-            return Err("it is this host itself".to_owned());
-        }
+    pub(super) fn know(&mut self, host: HostId) -> Result<&mut Peer, String> {
         if self.peers.len() >= MAX_LINKED_HOSTS && !self.peers.contains_key(&host) {
             // Nothing but its patience is lost with a host that is not connected.
             let others = self.peers.iter().filter(|(_, peer)| peer.is_idle());
@@ -486,14 +440,7 @@ impl Sessions {
         self.connections.values().any(is_its_own)
     }
 
-    fn leave_handshake(&mut self, phase: &Phase) {
+    pub(super) fn leave_handshake(&mut self, phase: &Phase) {
         self.n_handshakes -= usize::from(phase.is_unproven());
-    }
-
-    fn peer_of(&mut self, id: PeerId) -> Option<&mut Peer> {
-        match self.connections.get(&id)?.phase {
-            Phase::Begun(host) => self.peers.get_mut(&host),
-            _ => None,
-        }
     }
 }

@@ -5,7 +5,7 @@ use softs_proto::bridge::{
 };
 use softs_proto::framing::{BulkReader, Outbox, Shape};
 use softs_proto::limits::{MAX_PIECE_BYTES, MAX_TAGS};
-use softs_proto::link::{Frame, HostId};
+use softs_proto::link::{Frame, HostId, Width};
 
 use crate::pair::fixed;
 
@@ -18,10 +18,16 @@ fn bytes(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
 #[test]
 fn frames_of_sessions_have_the_bytes_of_the_document() {
     let numbers = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-    let hello = [b"SOFTLINK\x02\x00".to_vec(), numbers(&[1])].concat();
+    let hello = [b"SOFTLINK\x03\x00".to_vec(), numbers(&[1])].concat();
     for (frame, kind, payload) in [
         (Frame::Hello(HostId(1)), 1, hello),
-        (Frame::Welcome(HostId(5), 4), 2, numbers(&[5, 4])),
+        (
+            Frame::Welcome(HostId(5), 4, Width { connections: 3, key: 9 }),
+            2,
+            [numbers(&[5, 4]), vec![3, 0, 0, 0], numbers(&[9])].concat(),
+        ),
+        (Frame::Join(HostId(5), 9), 7, numbers(&[5, 9])),
+        (Frame::Joined, 8, Vec::new()),
         (Frame::Begin(4), 3, numbers(&[4])),
         (Frame::End("why".to_owned()), 4, b"why".to_vec()),
         (Frame::Ping, 5, Vec::new()),
@@ -35,7 +41,7 @@ fn frames_of_sessions_have_the_bytes_of_the_document() {
         assert!(kind == 4 || Frame::decode(kind, &[&payload[..], b"x"].concat()).is_err());
     }
     assert_eq!(Frame::decode(4, b"a\nb"), Ok(Frame::End("a b".to_owned())), "in one line");
-    assert!(Frame::decode(4, &[b'a'; 513]).is_err() && Frame::decode(7, b"").is_err());
+    assert!(Frame::decode(4, &[b'a'; 513]).is_err() && Frame::decode(9, b"").is_err());
 }
 
 #[test]

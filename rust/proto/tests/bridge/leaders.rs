@@ -37,7 +37,7 @@ impl Host {
         assert!(self.link.sessions().accepted(self.now, id));
         self.hear(id, |out| Frame::Hello(HostId(host)).encode(out));
         let Some(Output::Frames(bytes)) = self.link.poll_output(id) else { panic!("no WELCOME") };
-        let Ok(Frame::Welcome(_, session)) = Frame::decode(bytes[4], &bytes[5..]) else {
+        let Ok(Frame::Welcome(_, session, _)) = Frame::decode(bytes[4], &bytes[5..]) else {
             panic!("{bytes:?}")
         };
         self.hear(id, |out| Frame::Begin(session).encode(out));

@@ -4,6 +4,7 @@
 mod demand;
 mod frames;
 mod hostile;
+mod joined;
 #[path = "../lane_model/mod.rs"]
 mod lane_model;
 mod leaders;

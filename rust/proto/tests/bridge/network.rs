@@ -75,7 +75,8 @@ impl Network {
         let connection = self.connections.get_mut(&key).unwrap();
         let (sender, receiver) = (connection.nodes[1 - to], connection.nodes[to]);
         let pair = (sender.min(receiver), sender.max(receiver));
-        let at = now + self.delay.get(&pair).copied().unwrap_or(100);
+        // What goes by another connection is sooner or later there.
+        let at = now + self.delay.get(&pair).copied().unwrap_or(100) * (2 + key % 3) / 2;
         connection.on_way[to].push_back((at, segment));
     }
 

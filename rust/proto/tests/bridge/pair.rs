@@ -7,7 +7,7 @@ use std::time::Instant;
 use softs_proto::bridge::{Asked, Bridges, Fate, Output, RaggedTensor, SampleLayout};
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, Lanes, SlotId};
-use softs_proto::link::HostId;
+use softs_proto::link::{HostId, Width};
 
 use crate::lane_model::{Claim, ModelLanes};
 
@@ -69,25 +69,42 @@ pub(crate) fn teacher(host: u64, n_slots: u32) -> (Teachers, ModelLanes) {
 /// The names that both ends give to their connection.
 pub(crate) const DIALLED: PeerId = PeerId(1);
 pub(crate) const ACCEPTED: PeerId = PeerId(2);
+/// What further connections of a session show.
+pub(crate) const KEY: u64 = 77;
 
-/// Two hosts with a connection of which the first has dialled.
+/// Two hosts with a session, of which the first has dialled.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
     pub(crate) ends: [Machine; 2],
+    /// The names that both ends give to each connection.
+    pub(crate) names: Vec<[PeerId; 2]>,
     /// What each has stored, by slot.
     pub(crate) stored: BTreeMap<SlotId, u64>,
 }
 
 impl Pair {
     /// A session.
-    pub(crate) fn new(mut first: Machine, second: Machine) -> Self {
+    pub(crate) fn new(first: Machine, second: Machine) -> Self {
+        Self::wide([1; 2], first, second)
+    }
+
+    /// A session of which both ends want so many connections.
+    pub(crate) fn wide(wanted: [u32; 2], mut first: Machine, second: Machine) -> Self {
         first.sessions().want(Instant::now());
-        let mut pair = Self { now: Instant::now(), ends: [first, second], stored: BTreeMap::new() };
-        let (_, name) = pair.ends[0].sessions().poll_dial(pair.now).expect("it wants a session");
-        assert_eq!(name, DIALLED);
-        assert!(pair.ends[1].sessions().accepted(pair.now, ACCEPTED));
-        pair.ends[0].sessions().connected(DIALLED);
-        pair.pump();
+        let (ends, names, stored) = ([first, second], Vec::new(), BTreeMap::new());
+        let mut pair = Self { now: Instant::now(), ends, names, stored };
+        while let Some((_, dialled)) = pair.ends[0].sessions().poll_dial(pair.now) {
+            let names = [dialled, PeerId(2 * (1 + pair.names.len() as u64))];
+            assert!(pair.ends[1].sessions().accepted(pair.now, names[1]));
+            for end in 0..2 {
+                let width = Width { connections: wanted[end], key: [0, KEY][end] };
+                pair.ends[end].sessions().widen(names[end], width);
+            }
+            pair.ends[0].sessions().connected(dialled);
+            pair.names.push(names);
+            pair.pump();
+        }
+        assert_eq!(pair.names[0], [DIALLED, ACCEPTED]);
         pair
     }
 
@@ -98,8 +115,13 @@ impl Pair {
 
     /// The same, for samples of a layout.
     pub(crate) fn bridged_by(layout: &SampleLayout, student: Machine, teachers: Teachers) -> Self {
+        Self::bridged_wide(1, layout, student, teachers)
+    }
+
+    /// The same, by so many connections.
+    pub(crate) fn bridged_wide(n: u32, layout: &SampleLayout, student: Machine, teachers: Teachers) -> Self {
         let Teachers { machine, lanes, lane, n_slots } = teachers;
-        let mut pair = Self::new(student, machine);
+        let mut pair = Self::wide([1, n], student, machine);
         assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), layout), Some(0));
         pair.pump();
         let asked = pair.ends[1].poll_asked();
@@ -122,9 +144,15 @@ impl Pair {
 
     /// Moves what one end has to the other one; whether it had something.
     pub(crate) fn carry(&mut self, from: usize) -> bool {
-        let names = [DIALLED, ACCEPTED];
+        (0..self.names.len()).fold(false, |any, at| any | self.carry_by(at, from, usize::MAX))
+    }
+
+    /// The same by one of their connections, so often at most.
+    pub(crate) fn carry_by(&mut self, at: usize, from: usize, most: usize) -> bool {
+        let names = self.names[at];
         let mut moved = false;
-        while let Some(output) = self.ends[from].poll_output(names[from]) {
+        for _ in 0..most {
+            let Some(output) = self.ends[from].poll_output(names[from]) else { break };
             moved = true;
             let (there, name) = (&mut self.ends[1 - from], names[1 - from]);
             match output {

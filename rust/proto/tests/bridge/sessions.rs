@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use softs_proto::broker::PeerId;
 use softs_proto::framing::{Outbox, Shape};
 use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
-use softs_proto::link::{Event, FIRST_PAUSE, Frame, HostId, KEEP_TIME, LONGEST_PAUSE, Sessions};
+use softs_proto::link::{Event, FIRST_PAUSE, Frame, HostId, KEEP_TIME, LONGEST_PAUSE, Sessions, Width};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -131,7 +131,7 @@ fn a_dial_gives_way_to_each_other_one_once() {
     let later = now + FIRST_PAUSE;
     let (_, again) = high.poll_dial(later).unwrap();
     high.connected(again);
-    give(high, later, again, &frame(&Frame::Welcome(HostId(1), 9)));
+    give(high, later, again, &frame(&Frame::Welcome(HostId(1), 9, Width::ONE)));
     assert_eq!(high.poll_closing(), Some(accepted), "it would end the session");
     assert_eq!((high.session(HostId(1)), events(high)), (Some(again), vec![Event::Began(HostId(1))]));
 }
@@ -144,7 +144,7 @@ fn a_host_that_has_a_session_needs_no_other_connection() {
     second.want(now);
     let (_, own) = second.poll_dial(now).unwrap();
     second.connected(own);
-    give(&mut second, now, own, &frame(&Frame::Welcome(HostId(1), 7)));
+    give(&mut second, now, own, &frame(&Frame::Welcome(HostId(1), 7, Width::ONE)));
     assert_eq!(second.poll_closing(), Some(own));
     second.disconnected(now, own, "");
     assert_eq!((second.session(HostId(1)), second.poll_dial(now + 60_000 * MS)), (Some(accepted), None));
@@ -162,7 +162,9 @@ fn a_new_session_begins_once_the_old_one_is_closed_and_its_number_never_comes_ag
         second.accepted(now, id);
         give(&mut second, now, id, &frame(&hello(1)));
         let welcome = taken(&mut second, id);
-        let Frame::Welcome(_, session) = Frame::decode(welcome[4], &welcome[5..]).unwrap() else { panic!() };
+        let Frame::Welcome(_, session, _) = Frame::decode(welcome[4], &welcome[5..]).unwrap() else {
+            panic!()
+        };
         numbers.push(session);
         assert_eq!(events(&mut second), [], "a HELLO alone ends no session");
         let old = second.session(HostId(1)).unwrap();
@@ -190,7 +192,7 @@ fn what_is_no_handshake_is_refused() {
         (b"\x09\0\0\0\x01GET / HTTP".to_vec(), "does not speak the protocol of a link"),
         (
             other,
-            "version 1 of the protocol of a link, and this process version 2; install the same softs-fast",
+            "version 1 of the protocol of a link, and this process version 3; install the same softs-fast",
         ),
         (frame(&hello(2)), "it is this host itself"),
         (frame(&begin), "malformed handshake"),
@@ -214,7 +216,7 @@ fn what_is_no_handshake_is_refused() {
     first.want(now);
     let id = first.poll_dial(now).unwrap().1;
     first.connected(id);
-    give(&mut first, now, id, &frame(&Frame::Welcome(HostId(1), 1)));
+    give(&mut first, now, id, &frame(&Frame::Welcome(HostId(1), 1, Width::ONE)));
     assert_eq!(first.poll_closing(), Some(id), "it has dialled itself");
 }
 
@@ -243,7 +245,7 @@ fn hosts_are_bounded_and_those_that_are_not_connected_make_room() {
         give(second, now, id, &frame(&Frame::Hello(host)));
         let told = taken(second, id);
         match Frame::decode(told[4], &told[5..]).unwrap() {
-            Frame::Welcome(_, session) => give(second, now, id, &frame(&Frame::Begin(session))),
+            Frame::Welcome(_, session, _) => give(second, now, id, &frame(&Frame::Begin(session))),
             Frame::End(why) => assert_eq!(why, "this host takes no further link"),
             other => panic!("{other:?}"),
         }
@@ -289,7 +291,7 @@ fn dials_are_further_and_further_apart_until_a_session_lasts() {
     for (lasts, pause) in [(999 * MS, LONGEST_PAUSE), (1_000 * MS, FIRST_PAUSE)] {
         let (_, id) = first.poll_dial(now).unwrap();
         first.connected(id);
-        give(&mut first, now, id, &frame(&Frame::Welcome(HostId(2), 1)));
+        give(&mut first, now, id, &frame(&Frame::Welcome(HostId(2), 1, Width::ONE)));
         now += lasts;
         first.disconnected(now, id, "");
         assert_eq!(first.next_at(), Some(now + pause));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use softs_proto::bridge::{Bridges, Output, RaggedTensor, SampleLayout};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Lanes;
-use softs_proto::link::HostId;
+use softs_proto::link::{HostId, Width};
 
 mod hosts;
 
@@ -47,6 +47,8 @@ struct Process {
     /// What was taken out of the machine and waits for its socket.
     unwritten: BTreeMap<PeerId, Output>,
     n_accepted: u64,
+    /// Connections that it wants its sessions to have.
+    width: u32,
     frozen_until: Time,
     /// When it has something to do.
     next: Time,
@@ -68,6 +70,8 @@ pub(crate) struct World {
     pub(crate) through_links: u64,
     pub(crate) n_sessions: u64,
     pub(crate) n_returned: u64,
+    /// Connections that had joined a session when it ended.
+    pub(crate) n_joined: u64,
 }
 
 impl World {
@@ -89,6 +93,7 @@ impl World {
             through_links: 0,
             n_sessions: 0,
             n_returned: 0,
+            n_joined: 0,
             random,
         };
         for node in 0..n_students + n_teachers {
@@ -101,6 +106,7 @@ impl World {
                 teacher: None,
                 unwritten: BTreeMap::new(),
                 n_accepted: 0,
+                width: 1,
                 frozen_until: 0,
                 next: 0,
                 sessions: BTreeSet::new(),
@@ -131,6 +137,7 @@ impl World {
         let (name, host) = (self.names, HostId(self.random.below(1 << 40)));
         let process = &mut self.nodes[node];
         (process.machine, process.host) = (Bridges::new(host), host);
+        process.width = 1 + (name % 4) as u32;
         if node < self.n_students {
             let student = process.student.as_mut().unwrap();
             student.lanes.die(student.ingress);
@@ -245,6 +252,8 @@ impl World {
                 process.n_accepted += 1;
                 let name = PeerId(2 * process.n_accepted);
                 if process.machine.sessions().accepted(now, name) {
+                    let width = Width { connections: process.width, key: 1 + key };
+                    process.machine.sessions().widen(name, width);
                     connection.names[to] = Some(name);
                     self.network.send(self.now, key, 1 - to, Segment::Accepted);
                 }
@@ -265,8 +274,9 @@ impl World {
             (Segment::Body { sample, from, to }, Some(name)) => self.store(key, name, sample, from, to),
             (Segment::Closed, Some(name)) => {
                 connection.names[to] = None;
-                process.unwritten.remove(&name);
-                process.machine.disconnected(now, name, "closed");
+                let node = connection.nodes[to];
+                self.hang_up(node, name);
+                self.nodes[node].machine.disconnected(now, name, "closed");
             }
             _ => {}
         }
@@ -283,7 +293,8 @@ impl World {
         self.close(node);
         self.end_claims(node);
         while let Some((number, name)) = self.nodes[node].machine.sessions().poll_dial(now) {
-            let to = self.nodes[node].targets[number];
+            let (to, width) = (self.nodes[node].targets[number], self.nodes[node].width);
+            self.nodes[node].machine.sessions().widen(name, Width { connections: width, key: 0 });
             self.network.dial(self.now, node, to, name);
         }
         if self.nodes[node].student.is_some() {
@@ -306,10 +317,19 @@ impl World {
             {
                 self.network.send(self.now, key, 1 - end, Segment::Bytes(bytes));
             }
-            self.network.close(self.now, node, name);
-            self.nodes[node].unwritten.remove(&name);
+            self.hang_up(node, name);
             self.nodes[node].machine.disconnected(now, name, "closed here");
             self.end_claims(node);
+        }
+    }
+
+    /// Closes the sockets of a connection and of those that have joined its session.
+    fn hang_up(&mut self, node: Node, name: PeerId) {
+        let joined = self.nodes[node].machine.sessions().joined(name);
+        self.n_joined += joined.len() as u64;
+        for name in joined.into_iter().chain([name]) {
+            self.network.close(self.now, node, name);
+            self.nodes[node].unwritten.remove(&name);
         }
     }
 
@@ -356,7 +376,7 @@ impl World {
         let node = self.random.below(n) as usize;
         let until = self.now + [20, 300, 1_500, 3_000][self.random.below(4) as usize] * MS;
         self.nodes.iter_mut().for_each(|process| process.next = self.now);
-        match self.random.below(9) {
+        match self.random.below(11) {
             0 | 1 => {
                 for direction in [(student, teacher), (teacher, student)] {
                     self.network.cut_until.insert(direction, until);
@@ -368,6 +388,17 @@ impl World {
             5 => self.nodes[node].frozen_until = until,
             6 => self.end_process(node),
             7 => self.end_supplier(teacher),
+            // One connection alone.
+            which @ 8..=9 => {
+                let keys: Vec<_> = self.network.connections.keys().copied().collect();
+                let Some(&key) = keys.get(self.random.below(keys.len().max(1) as u64) as usize) else {
+                    return;
+                };
+                match which {
+                    8 => self.reset(key),
+                    _ => self.network.connections.get_mut(&key).unwrap().is_lost = true,
+                }
+            }
             _ => {
                 let keys: Vec<_> = self.network.connections.keys().copied().collect();
                 for key in keys {
@@ -430,15 +461,17 @@ impl World {
 
 #[test]
 fn each_order_is_served_once_with_its_own_bytes_whatever_fails() {
-    let (mut through_links, mut n_sessions, mut n_returned) = (0, 0, 0);
+    let (mut through_links, mut n_sessions, mut n_returned, mut n_joined) = (0, 0, 0, 0);
     for seed in 0..2_000 {
         let mut world = World::new(seed);
         world.run();
         through_links += world.through_links;
         n_sessions += world.n_sessions;
         n_returned += world.n_returned;
+        n_joined += world.n_joined;
     }
     assert!(through_links > 100_000, "{through_links} samples came through links");
     assert!(n_sessions > 10_000, "{n_sessions} sessions");
     assert!(n_returned > 10_000, "{n_returned} claims were returned");
+    assert!(n_joined > 5_000, "{n_joined} connections had joined sessions that ended");
 }

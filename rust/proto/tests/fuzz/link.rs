@@ -9,7 +9,7 @@ use softs_proto::bridge::{
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, NoLanes};
 use softs_proto::framing::{BulkReader, HEADER_BYTES, Outbox};
-use softs_proto::link::{Event, Frame, HostId};
+use softs_proto::link::{Event, Frame, HostId, Width};
 
 use crate::rng::Rng;
 
@@ -50,9 +50,11 @@ pub(crate) fn run(seeds: std::ops::Range<u64>) {
 
 fn push_frame(rng: &mut Rng, out: &mut Outbox) {
     let session = rng.below(3) as u64;
-    match rng.below(6) {
+    match rng.below(8) {
         0 => Frame::Hello(HostId(rng.below(3) as u64)),
-        1 => Frame::Welcome(HostId(1), session),
+        1 => Frame::Welcome(HostId(1), session, Width { connections: rng.below(6) as u32, key: session }),
+        6 => Frame::Join(HostId(rng.below(3) as u64), session),
+        7 => Frame::Joined,
         2 => Frame::Begin(session),
         3 => Frame::End("why".to_owned()),
         4 => Frame::Ping,

@@ -18,7 +18,8 @@ pub(crate) struct HostLink {
 #[pymethods]
 impl HostLink {
     #[new]
-    #[pyo3(signature = (listen, connect, frontend, backend, control, credentials))]
+    #[pyo3(signature = (listen, connect, frontend, backend, control, credentials, connections))]
+    #[allow(clippy::too_many_arguments, reason = "Python's side puts them together")]
     fn new(
         py: Python<'_>,
         listen: Option<&str>,
@@ -27,6 +28,7 @@ impl HostLink {
         backend: &str,
         control: Option<&str>,
         credentials: Option<Der>,
+        connections: Option<u32>,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>();
         let parse_all = || -> Result<LinkOptions, NetError> {
@@ -36,6 +38,7 @@ impl HostLink {
                 frontend: parse(frontend)?,
                 backend: parse(backend)?,
                 control: control.map(parse).transpose()?,
+                connections,
             })
         };
         let options = parse_all().map_err(|error| net_error(py, &error))?;

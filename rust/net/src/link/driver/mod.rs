@@ -4,6 +4,7 @@
 mod sockets;
 
 use std::collections::BTreeMap;
+use std::hash::RandomState;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
@@ -70,6 +71,8 @@ pub(super) struct Driver {
     acceptor: Acceptor,
     /// Without, connections are plain.
     credentials: Option<Credentials>,
+    /// Of certificates, by a key of this process.
+    hasher: RandomState,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
     maintain_at: Instant,
@@ -116,6 +119,7 @@ impl Driver {
             n_accepted: 0,
             acceptor: Acceptor::new(&epoll, Vec::from_iter(listener), HANDSHAKE_TIMEOUT)?,
             credentials,
+            hasher: RandomState::new(),
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             maintain_at: now,

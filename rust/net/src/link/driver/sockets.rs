@@ -1,13 +1,14 @@
 //! The connections of a link: how they come, what they carry, how they end.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use softs_proto::broker::PeerId;
-use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
-use softs_proto::link::Rights;
+use softs_proto::limits::{MAX_LINK_CONNECTIONS, MAX_LINK_HANDSHAKES_PER_ADDRESS};
+use softs_proto::link::Width;
+use softs_shm::limit_unsent;
 
 use super::{Driver, READABLE};
 use crate::NetError;
@@ -17,8 +18,11 @@ use crate::link::ingress::Ingresses;
 use crate::tls::{Encrypted, Service};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::connecting::{Connecting, Hosts};
+use crate::transport::nonce::nonce;
 use crate::transport::socket;
 
+/// Bytes that a connection holds which are not on their way yet: what is behind them, in this connection, waits for them.
+const UNSENT_BYTES: u32 = 128 << 10;
 /// Time from a dial to a connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -69,21 +73,32 @@ impl Driver {
 
     /// A socket is connected; of an accepted one the number is even.
     fn begin(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>, peer: String) {
-        let added = epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE);
-        let begin = |credentials| Encrypted::begin(credentials, Service::Link, id.0 % 2 == 1);
-        let tls = self.credentials.as_ref().map(begin);
-        let failed = added.err().map(os_text);
-        let (tls, failed) = match tls.transpose() {
-            Ok(tls) => (tls, failed),
-            Err(error) => (None, Some(error.to_string())),
+        if socket::is_to_other_host(&fd) {
+            // It fails for no TCP socket. Of several connections the one that has sent what it had gets the next sample.
+            let _limited = limit_unsent(fd.as_fd(), UNSENT_BYTES);
+        }
+        let is_slowed = socket::is_slowed_by_losses(&fd);
+        let connections =
+            self.options.connections.unwrap_or(if is_slowed { MAX_LINK_CONNECTIONS } else { 1 });
+        let begin = || -> Result<_, String> {
+            epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE).map_err(os_text)?;
+            let key = nonce().map_err(|error| error.to_string())?;
+            let begin = |credentials| Encrypted::begin(credentials, Service::Link, id.0 % 2 == 1);
+            let tls = self.credentials.as_ref().map(begin).transpose();
+            Ok((Width { connections, key }, tls.map_err(|error| error.to_string())?))
         };
-        if tls.is_some() {
-            // The handshake and what follows it may be read at once.
-            self.machine.sessions().restrict(id, Rights::NONE);
-        } else if failed.is_none() {
+        let begun = begin();
+        let (tls, failed) = match begun {
+            Ok((width, tls)) => {
+                self.machine.sessions().widen(id, width);
+                (tls, None)
+            }
+            Err(why) => (None, Some(why)),
+        };
+        if tls.is_none() && failed.is_none() {
             self.machine.sessions().connected(id);
         }
-        self.connections.insert(id, Connection::new(fd, peer, tls));
+        self.connections.insert(id, Connection::new(fd, peer, tls, self.hasher.clone()));
         if let Some(why) = failed {
             self.close(now, id, &why);
         }
@@ -139,18 +154,26 @@ impl Driver {
     /// Ends a connection, and returns its claims before anything else is read (N2).
     pub(super) fn close(&mut self, now: Instant, id: PeerId, why: &str) {
         self.dials.retain(|(dial, ..)| *dial != id);
+        // None of them writes from slots that are free once the session is over.
+        for joined in self.machine.sessions().joined(id) {
+            self.connections.remove(&joined).into_iter().for_each(|joined| self.hang_up(joined));
+        }
         if let Some(mut connection) = self.connections.remove(&id) {
             let failure = self.machine.sessions().failure(id, why).map(|why| connection.explain(why));
             if let Some(why) = failure {
                 let text = format!("no session with {}: {why}", connection.peer);
                 self.complain_rarely(now, text);
             }
-            // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
-            let _deleted = epoll::delete(&self.epoll, &*connection.fd);
-            drop(connection);
-            self.acceptor.resume(&self.epoll);
+            self.hang_up(connection);
         }
         self.machine.disconnected(now, id, why);
         Ingresses::end(&mut self.machine);
+    }
+
+    fn hang_up(&mut self, connection: Connection) {
+        // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
+        let _deleted = epoll::delete(&self.epoll, &*connection.fd);
+        drop(connection);
+        self.acceptor.resume(&self.epoll);
     }
 }

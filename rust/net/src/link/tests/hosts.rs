@@ -66,6 +66,7 @@ impl Host {
             frontend: self.frontend.clone(),
             backend: self.backend.clone(),
             control: None,
+            connections: matches!(speech, Speech::Tls(_)).then_some(3),
         };
         HostLink::start(options, credentials).unwrap()
     }

@@ -45,7 +45,7 @@ fn next(stream: &mut TcpStream) -> Frame {
 pub(super) fn session(link: &HostLink, host: HostId) -> TcpStream {
     let mut stream = raw(link);
     stream.write_all(&bytes(&Frame::Hello(host))).unwrap();
-    let Frame::Welcome(_, session) = next(&mut stream) else { panic!("it is welcome") };
+    let Frame::Welcome(_, session, _) = next(&mut stream) else { panic!("it is welcome") };
     stream.write_all(&[bytes(&Frame::Begin(session)), bytes(&Frame::Ping)].concat()).unwrap();
     assert_eq!(next(&mut stream), Frame::Pong);
     stream

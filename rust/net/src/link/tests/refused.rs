@@ -66,8 +66,14 @@ fn links_stay_on_this_machine_while_they_are_plain() {
     let host = Host::new();
     let everywhere: Endpoint = "tcp://0.0.0.0:0".parse().unwrap();
     let (frontend, backend) = (host.frontend.clone(), host.backend.clone());
-    let options =
-        LinkOptions { listen: Some(everywhere), connect: Vec::new(), frontend, backend, control: None };
+    let options = LinkOptions {
+        listen: Some(everywhere),
+        connect: Vec::new(),
+        frontend,
+        backend,
+        control: None,
+        connections: None,
+    };
     let refused = HostLink::start(options, None).unwrap_err();
     assert!(matches!(refused, NetError::CredentialsNeeded { .. }));
     assert!(refused.to_string().contains("give both hosts the same token file"));

@@ -1,5 +1,6 @@
 //! Links that do not trust each other, or of which only one speaks TLS: refused, and each end that may know it says why.
 
+use std::hash::RandomState;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
@@ -151,7 +152,7 @@ fn only_a_peer_that_was_late_is_said_to_be() {
     let explained = |why| {
         let (fd, _peer) = UnixStream::pair().unwrap();
         let tls = Encrypted::begin(&credentials(&[TOKEN]), Service::Link, false).unwrap();
-        Connection::new(Arc::new(fd.into()), "a peer".to_owned(), Some(tls)).explain(why)
+        Connection::new(Arc::new(fd.into()), "a peer".to_owned(), Some(tls), RandomState::new()).explain(why)
     };
     assert_eq!(explained("this link ends"), "this link ends");
     assert!(explained(TOO_LATE).starts_with("it has not shown in time"));

@@ -1,4 +1,4 @@
-//! What the host at the other end of a TCP connection has acknowledged, and whether it answers.
+//! What a TCP connection has sent, what the host at its other end has acknowledged, and whether it answers.
 
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -37,6 +37,20 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
         return Err(last_error());
     }
     Ok(u64::try_from(n).unwrap_or(0))
+}
+
+/// Takes further bytes only while less than so many have not been sent yet (`TCP_NOTSENT_LOWAT`): those that are on their
+/// way do not count.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn limit_unsent(socket: BorrowedFd<'_>, n_bytes: u32) -> Result<(), Errno> {
+    let (value, len) = ((&raw const n_bytes).cast(), size_of::<u32>() as libc::socklen_t);
+    // SAFETY: M8: the kernel reads `len` bytes, those of `n_bytes`.
+    let failed = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value, len)
+    };
+    if failed != 0 { Err(last_error()) } else { Ok(()) }
 }
 
 fn info(socket: BorrowedFd<'_>) -> Result<libc::tcp_info, Errno> {
