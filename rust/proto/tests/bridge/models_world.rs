@@ -12,6 +12,7 @@ use softs_proto::client::NoLanes;
 use softs_proto::control::{Control, Endpoint, LinkSeat, News, Outcome, Request, Student, Subscriber};
 use softs_proto::link::HostId;
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 use crate::lane_model::Claim;
 use crate::network::{Network, Segment, Time};
@@ -160,15 +161,15 @@ impl World {
         let broker = &mut self.hosts[peer.host].broker;
         match &mut peer.machine {
             Machine::Student(student) => {
-                broker.handle_connected(id, Endpoint::Control);
+                broker.handle_connected(now, id, Endpoint::Control, Dialect::Native);
                 student.handle_connected();
             }
             Machine::Link(seat) => {
-                broker.handle_connected(id, Endpoint::Control);
+                broker.handle_connected(now, id, Endpoint::Control, Dialect::Native);
                 seat.handle_connected(now);
             }
             Machine::Worker(worker) => {
-                broker.handle_connected(id, Endpoint::Publication);
+                broker.handle_connected(now, id, Endpoint::Publication, Dialect::Native);
                 worker.handle_connected();
             }
         }

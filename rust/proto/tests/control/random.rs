@@ -8,6 +8,7 @@ use std::time::Instant;
 use softs_proto::broker::PeerId;
 use softs_proto::control::{Control, Endpoint, News, Outcome, Request, Student, Subscriber};
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 /// xorshift64*: enough for a schedule, the same on every machine.
 struct Rng(u64);
@@ -90,11 +91,11 @@ impl World {
         peer.connection = Some(id);
         match &mut peer.machine {
             Machine::Student(student) => {
-                self.broker.handle_connected(id, Endpoint::Control);
+                self.broker.handle_connected(self.now, id, Endpoint::Control, Dialect::Native);
                 student.handle_connected();
             }
             Machine::Worker(worker) => {
-                self.broker.handle_connected(id, Endpoint::Publication);
+                self.broker.handle_connected(self.now, id, Endpoint::Publication, Dialect::Native);
                 worker.handle_connected();
             }
         }
