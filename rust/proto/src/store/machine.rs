@@ -64,30 +64,11 @@ impl StoreMachine {
         self.bytes
     }
 
-    fn handle_frames(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let mut reader = std::mem::take(&mut peer.reader);
-        let stopped = loop {
-            match next_frame(&mut reader) {
-                Ok(None) => break None,
-                Ok(Some((kind, payload))) => match Request::decode(kind, payload) {
-                    Ok(request) => {
-                        if let Err(why) = self.handle(id, &request) {
-                            break Some(why);
-                        }
-                    }
-                    Err(error) => break Some(error.to_string()),
-                },
-                Err(Stop::Told(why) | Stop::Refused(why)) => break Some(why),
-            }
-        };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.reader = reader;
-        if let Some(why) = stopped {
-            push_end(&mut peer.outbox, &why);
-            peer.is_ending = true;
-            self.ending.push(id);
+    fn handle_frames(&mut self, id: PeerId, reader: &mut FrameReader) -> Result<(), Stop> {
+        while let Some((kind, payload)) = next_frame(reader)? {
+            self.handle(id, &Request::decode(kind, payload)?)?;
         }
+        Ok(())
     }
 
     /// Answers a request, or has it wait; the error ends the connection.
@@ -219,9 +200,16 @@ impl StreamMachine for StoreMachine {
     }
 
     fn receive(&mut self, id: PeerId, bytes: &[u8]) {
-        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.is_ending) {
-            peer.reader.receive(bytes);
-            self.handle_frames(id);
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.is_ending) else { return };
+        let mut reader = std::mem::take(&mut peer.reader);
+        reader.receive(bytes);
+        let handled = self.handle_frames(id, &mut reader);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.reader = reader;
+        if let Err(Stop::Told(why) | Stop::Refused(why)) = handled {
+            push_end(&mut peer.outbox, &why);
+            peer.is_ending = true;
+            self.ending.push(id);
         }
     }
 
