@@ -578,8 +578,9 @@ class RowServer:
     def endpoint(self) -> str:
         """Where readers connect to, wildcards resolved."""
 
-    def counts(self) -> tuple[int, int]:
-        """Bytes that were written; connections that were refused, or ended because they took nothing."""
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were written to readers, with headers."""
 
     def close(self) -> None:
         """End all connections. Idempotent; in a fork it does nothing."""

@@ -108,7 +108,7 @@ class HostLinks:
     @property
     def sent_bytes(self) -> int:
         """Bytes that were written to readers, with headers."""
-        return self._server.counts()[0] if self._server is not None else 0
+        return self._server.sent_bytes if self._server is not None else 0
 
     def read(self, places: Places, out: _Bytes, at: _Integers) -> None:
         """Read values of another process, without the GIL.

@@ -57,9 +57,9 @@ impl RowServer {
         Ok(self.server.here(py)?.endpoint().to_owned())
     }
 
-    /// Bytes that were written, and connections that were refused or took nothing.
-    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        Ok(self.server.here(py)?.counts())
+    #[getter]
+    fn sent_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.server.here(py)?.sent_bytes())
     }
 
     fn close(&self, py: Python<'_>) {

@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::{pread, retry_on_intr};
-use softs_proto::flow::rows::{Memory, RowCounts, RowHolder, Served};
+use softs_proto::flow::rows::{Memory, RowHolder, Served};
 
 use crate::error::NetError;
 use crate::streams::{StreamOptions, Streams};
@@ -61,7 +61,7 @@ impl Memory for Segment {
 #[derive(Debug)]
 pub struct RowServer {
     server: Streams<RowHolder<Segment>>,
-    counts: Arc<RowCounts>,
+    sent: Arc<AtomicU64>,
 }
 
 impl RowServer {
@@ -71,8 +71,8 @@ impl RowServer {
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
         let RowServerOptions { endpoint, credentials, file, first, served, connections, stall } = options;
-        let counts = Arc::new(RowCounts::default());
-        let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&counts));
+        let sent = Arc::new(AtomicU64::new(0));
+        let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&sent));
         let options = StreamOptions {
             thread: "softs-rows",
             name: "row server",
@@ -81,7 +81,7 @@ impl RowServer {
             stall: Some(stall),
         };
         let (credentials, keep_alive) = (Some((credentials, Service::Rows)), KeepAlive::within(stall));
-        Ok(Self { server: Streams::listen(&endpoint, credentials, keep_alive, holder, options)?, counts })
+        Ok(Self { server: Streams::listen(&endpoint, credentials, keep_alive, holder, options)?, sent })
     }
 
     /// Where readers connect to, wildcards resolved.
@@ -89,9 +89,9 @@ impl RowServer {
         self.server.endpoint()
     }
 
-    /// Bytes that were written to readers, and connections that were refused or ended because they took nothing.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.counts.sent.load(Ordering::Relaxed), self.counts.refused.load(Ordering::Relaxed))
+    /// Bytes that were written to readers, with headers.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Ends all connections and the thread. A second call does nothing.

@@ -10,6 +10,6 @@ mod message;
 mod serving;
 
 pub use answers::{Answers, Gone};
-pub use holder::{RowCounts, RowHolder};
+pub use holder::RowHolder;
 pub use message::{MAX_VALUES, PIECE_BYTES, SEGMENT_ID_BYTES, SegmentId, ToReader, Value, Wanted, Why};
 pub use serving::{MAX_REQUESTS, Memory, Served, Serving};
