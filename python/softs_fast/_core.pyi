@@ -502,13 +502,8 @@ class FlowClient:
         worker: int,
         host: str,
         credentials: tuple[bytes, list[bytes], list[bytes]] | None,
-        incarnation: int,
         limits: tuple[int, int, int, int, float],
     ) -> FlowClient: ...
-    @property
-    def incarnation(self) -> int:
-        """Of the master."""
-
     @property
     def ended(self) -> str | None:
         """How the connection ended; None while there is one."""
@@ -704,8 +699,6 @@ class FlowServer:
         cls,
         endpoint: str,
         credentials: tuple[bytes, list[bytes], list[bytes]] | None,
-        incarnation: int,
-        oldest: int,
         limits: tuple[int, int, int, int, float],
         dead_after_s: float,
     ) -> FlowServer: ...
@@ -728,7 +721,7 @@ class FlowServer:
         """Wait for something.
 
         Returns:
-            Events: ("joined", worker, pid, host, incarnation), ("received", worker, payload), ("left", worker, reason).
+            Events: ("joined", worker, pid, host), ("received", worker, payload), ("left", worker, reason).
             Lines of log: level and text. Why nothing more comes, if so. None: the time is over.
         """
 

@@ -16,7 +16,7 @@ use softs_net::client::Waited;
 use softs_net::flow::{ClientOptions, FlowClient, FlowServer, ServerOptions, Taken};
 use softs_net::{BrokerHandle, Connection, Endpoint, KeepAlive, NetError, wait};
 use softs_net::{Signals, Watch};
-use softs_proto::flow::{Admission, Event, Introduction, Limits};
+use softs_proto::flow::{Event, Introduction, Limits};
 
 /// The user id of a user without rights.
 const OTHER_USER: u32 = 65_534;
@@ -188,16 +188,15 @@ fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
 
 /// The master of a flow without credentials.
 fn master(endpoint: Endpoint) -> FlowServer {
-    let admission = Admission { incarnation: 1, oldest: 0 };
     let keep_alive = KeepAlive::within(WATCHDOG);
     let (credentials, limits) = (None, Limits::default());
-    FlowServer::start(ServerOptions { endpoint, admission, credentials, limits, keep_alive }).unwrap()
+    FlowServer::start(ServerOptions { endpoint, credentials, limits, keep_alive }).unwrap()
 }
 
 /// Worker 3 of a flow.
 fn join(endpoint: &str) -> Result<FlowClient, NetError> {
     let host = "here".to_owned();
-    let introduction = Introduction { worker: 3, pid: std::process::id(), host, incarnation: 0 };
+    let introduction = Introduction { worker: 3, pid: std::process::id(), host };
     let (endpoint, limits) = (endpoint.parse().unwrap(), Limits::default());
     let options = ClientOptions { endpoint, introduction, credentials: None, limits };
     match FlowClient::join(options, &mut || false)? {

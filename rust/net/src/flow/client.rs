@@ -33,7 +33,6 @@ pub struct ClientOptions {
 #[derive(Debug)]
 pub struct FlowClient {
     streams: Streams<WorkerEnd>,
-    incarnation: u64,
     /// What answers where the worker is.
     stack: Arc<Mutex<Option<StackReader>>>,
 }
@@ -62,7 +61,6 @@ impl FlowClient {
             Err(Undialled::Unreached(why)) => return Err(NetError::NoMaster { endpoint, why }),
             Err(Undialled::Other(error)) => return Err(error),
         };
-        let incarnation = worker.joined().unwrap_or_default();
         let options = StreamOptions {
             thread: "softs-flow",
             name: "worker",
@@ -82,12 +80,7 @@ impl FlowClient {
         };
         let machine = WorkerEnd { worker, id: None };
         let streams = Streams::start(None, Some(channel), endpoint, machine, options, Box::new(answer))?;
-        Ok(Waited::Ready(Self { streams, incarnation, stack }))
-    }
-
-    /// Of the master.
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
+        Ok(Waited::Ready(Self { streams, stack }))
     }
 
     /// Answers the master's questions of this name with this value from now on.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
+use softs_proto::flow::{AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
 use crate::error::NetError;
@@ -15,13 +15,11 @@ use crate::waited::Waited;
 /// Connections beyond the workers that may be joined: those in their handshakes.
 const MORE_CONNECTIONS: usize = 256;
 
-/// Where a master listens, and for which workers.
+/// Where a master listens.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Where.
     pub endpoint: Endpoint,
-    /// Which workers.
-    pub admission: Admission,
     /// With them workers have to have their own, and may be on other machines.
     pub credentials: Option<Credentials>,
     /// The limits.
@@ -52,7 +50,7 @@ impl FlowServer {
     /// [`NetError::TokenNeeded`] when other machines could reach it without one, [`NetError::EndpointInUse`],
     /// [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
-        let ServerOptions { endpoint, admission, credentials, limits, keep_alive } = options;
+        let ServerOptions { endpoint, credentials, limits, keep_alive } = options;
         let options = StreamOptions {
             thread: "softs-flow",
             name: "master",
@@ -61,7 +59,7 @@ impl FlowServer {
             stall: None,
         };
         let credentials = credentials.map(|credentials| (credentials, Service::Flow));
-        Streams::listen(&endpoint, credentials, keep_alive, Master::new(admission, limits), options).map(Self)
+        Streams::listen(&endpoint, credentials, keep_alive, Master::new(limits), options).map(Self)
     }
 
     /// Where workers connect to, wildcards resolved.

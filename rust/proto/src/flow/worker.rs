@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::handshake::{FRAME_BYTES, Handshake, Hello, Welcome};
+use super::handshake::{FRAME_BYTES, Handshake, Hello};
 use super::limits::{Limits, MESSAGE_COST};
 use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::send_error::SendError;
@@ -24,8 +24,6 @@ pub struct Introduction {
     pub pid: u32,
     /// The name of its host.
     pub host: String,
-    /// Masters of lower incarnations refuse it.
-    pub incarnation: u64,
 }
 
 /// Something that the owner of a worker has to know.
@@ -56,8 +54,8 @@ pub struct Worker {
 #[derive(Debug)]
 enum Phase {
     Joining,
-    /// What the master has said of itself.
-    Joined(Welcome),
+    /// Bytes of a payload that the master accepts.
+    Joined(u32),
     /// How.
     Ended(String),
 }
@@ -66,10 +64,10 @@ impl Worker {
     /// Of a new connection, with HELLO to be written.
     #[must_use]
     pub fn new(introduction: &Introduction, limits: Limits) -> Self {
-        let Introduction { worker, pid, ref host, incarnation } = *introduction;
+        let Introduction { worker, pid, ref host } = *introduction;
         let frame_bytes = limits.frame_bytes;
         let mut outbox = Outbox::default();
-        Handshake::Hello(Hello { worker, incarnation, pid, frame_bytes, host }).encode(&mut outbox);
+        Handshake::Hello(Hello { worker, pid, frame_bytes, host }).encode(&mut outbox);
         Self {
             limits,
             phase: Phase::Joining,
@@ -114,13 +112,10 @@ impl Worker {
         }
     }
 
-    /// The incarnation of the master, once the worker has joined.
+    /// Whether it has joined, and is connected.
     #[must_use]
-    pub fn joined(&self) -> Option<u64> {
-        match &self.phase {
-            Phase::Joined(master) => Some(master.incarnation),
-            Phase::Joining | Phase::Ended(_) => None,
-        }
+    pub fn is_joined(&self) -> bool {
+        matches!(self.phase, Phase::Joined(_))
     }
 
     /// How the connection ended, once it has.
@@ -138,14 +133,14 @@ impl Worker {
     /// There is no connection, the message is too long, or too much waits for the master.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), SendError> {
         let (to, bytes) = ("the master".to_owned(), payload.len());
-        let master = match &self.phase {
-            Phase::Joined(master) => master,
+        let theirs = match &self.phase {
+            Phase::Joined(frame_bytes) => *frame_bytes,
             Phase::Ended(why) => return Err(SendError::NotConnected { to, why: why.clone() }),
             Phase::Joining => {
                 return Err(SendError::NotConnected { to, why: "this worker has not joined yet".to_owned() });
             }
         };
-        let limit = master.frame_bytes.min(self.limits.frame_bytes);
+        let limit = theirs.min(self.limits.frame_bytes);
         if bytes > limit as usize {
             return Err(SendError::TooLong { to, bytes, limit });
         }
@@ -194,7 +189,7 @@ impl Worker {
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
         let theirs = match &self.phase {
-            Phase::Joined(master) => master.frame_bytes,
+            Phase::Joined(frame_bytes) => *frame_bytes,
             Phase::Joining | Phase::Ended(_) => u32::MAX,
         };
         (theirs.min(self.limits.frame_bytes) as usize).saturating_sub(ANSWER_BYTES)
@@ -234,10 +229,10 @@ impl Worker {
         while let Some((kind, payload)) = next_frame(reader)? {
             match &mut self.phase {
                 Phase::Joining => {
-                    let Handshake::Welcome(master) = Handshake::decode(kind, payload)? else {
+                    let Handshake::Welcome(frame_bytes) = Handshake::decode(kind, payload)? else {
                         return Err(MessageError::Kind(kind).into());
                     };
-                    self.phase = Phase::Joined(master);
+                    self.phase = Phase::Joined(frame_bytes);
                     reader.set_limit(self.limits.frame_bytes);
                 }
                 Phase::Joined(_) => match ToWorker::decode(kind, payload)? {
@@ -255,7 +250,7 @@ impl Worker {
 
     fn answer(&mut self, now: Instant, number: u64, what: &str) -> Result<(), String> {
         let frame_bytes = match &self.phase {
-            Phase::Joined(master) => master.frame_bytes as usize,
+            Phase::Joined(frame_bytes) => *frame_bytes as usize,
             _ => return Ok(()),
         };
         if self.outbox.len() > self.limits.unsent_bytes || self.asked.len() >= MAX_ASKED {

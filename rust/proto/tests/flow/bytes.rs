@@ -1,12 +1,12 @@
 //! The layout of `docs/wire.md`, sections 6 and 7, byte for byte, in pieces, and of others.
 
 use softs_proto::flow::rows::{SegmentId, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{Answered, Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker, Welcome};
+use softs_proto::flow::{Answered, Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
 use softs_proto::framing::{FrameError, FrameReader, HEADER_BYTES, MessageError};
 
 use crate::pair::frame;
 
-const HELLO: Hello<'static> = Hello { worker: 7, incarnation: 2, pid: 99, frame_bytes: 1 << 20, host: "a" };
+const HELLO: Hello<'static> = Hello { worker: 7, pid: 99, frame_bytes: 1 << 20, host: "a" };
 const VERSION_1: MessageError = MessageError::Version { protocol: "flow", theirs: 1, ours: 2 };
 const SEGMENT: SegmentId = [6; 16];
 
@@ -16,7 +16,7 @@ fn hello_has_the_bytes_of_the_document() {
     let mut expected = vec![31, 0, 0, 0, 1];
     expected.extend_from_slice(b"SOFTFLOW");
     expected.extend_from_slice(&[2, 0]);
-    expected.extend_from_slice(&[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
+    expected.extend_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
     expected.push(b'a');
     assert_eq!(hello, expected);
 }
@@ -26,7 +26,7 @@ fn every_message_is_understood_as_it_was_meant() {
     for message in [
         Handshake::Hello(HELLO),
         Handshake::Hello(Hello::default()),
-        Handshake::Welcome(Welcome { incarnation: 3, frame_bytes: 1024 }),
+        Handshake::Welcome(1024),
         Handshake::End("why".to_owned()),
     ] {
         let bytes = frame(|out| message.encode(out));

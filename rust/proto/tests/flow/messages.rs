@@ -147,7 +147,7 @@ fn a_late_answer_is_dropped() {
 
 #[test]
 fn what_is_published_is_limited() {
-    let mut worker = worker(3, 1);
+    let mut worker = worker(3);
     let now = Instant::now();
     assert!(worker.publish(now, "", b"").is_err());
     assert!(worker.publish(now, &"x".repeat(256), b"").is_err());
@@ -164,7 +164,7 @@ fn what_is_published_is_limited() {
 fn a_successor_gets_nothing_that_was_meant_for_another_worker() {
     let (mut master, id, _worker) = joined();
     master.disconnect(id, End::Ordinary);
-    let (next, mut successor) = (connect(&mut master, 2), worker(3, 1));
+    let (next, mut successor) = (connect(&mut master, 2), worker(3));
     settle(&mut master, next, &mut successor, usize::MAX);
     // The owner has not received that the first one left.
     let error = master.send(3, b"for the first").unwrap_err();

@@ -52,7 +52,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let (lives, known, asks) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: Rng::new(seed), master: master(1, 1), lives, known, asks, answered: 0, next: 0 }
+        Self { rng: Rng::new(seed), master: master(), lives, known, asks, answered: 0, next: 0 }
     }
 
     fn step(&mut self) {
@@ -78,7 +78,7 @@ impl World {
         self.next += 1;
         let number = self.rng.below(3) as u32;
         let id = connect(&mut self.master, self.next);
-        let worker = worker_of(number, self.lives.len() as u32, 1);
+        let worker = worker_of(number, self.lives.len() as u32);
         let (sent, expected) = (Vec::new(), VecDeque::new());
         self.lives.push(Life { id, number, worker, sent, received: 0, expected, is_broken: false });
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use softs_proto::broker::PeerId;
+use softs_proto::flow::Handshake;
 use softs_proto::flow::rows::{
     Answers, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader, Value,
     Wanted, Why,
 };
-use softs_proto::flow::{Handshake, Welcome};
 use softs_proto::framing::{HEADER_BYTES, Outbox};
 use softs_proto::streams::StreamMachine;
 
@@ -189,7 +189,7 @@ fn what_was_not_asked_for_ends_the_connection_of_a_reader() {
     for (bytes, why) in [
         (frame(|out| ToReader::Bytes(&[1; 9]).encode(out)), "not asked for"),
         (frame(|out| ToReader::Done.encode(out)), "out of turn"),
-        (frame(|out| Handshake::Welcome(Welcome::default()).encode(out)), "out of turn"),
+        (frame(|out| Handshake::Welcome(0).encode(out)), "out of turn"),
         (frame(|out| Handshake::End("it is over".to_owned()).encode(out)), "it is over"),
         (vec![0xff, 0xff, 0xff, 0x7f, 6], "may come here"),
         (vec![0, 0, 0, 0, 77], "kind 77"),

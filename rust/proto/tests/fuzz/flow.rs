@@ -6,8 +6,7 @@ use std::time::Instant;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{Answers, Memory, Served, Serving, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Admission, Answered, Handshake, Hello, Introduction, Limits, Master, News, ToMaster, ToWorker, Welcome,
-    Worker,
+    Answered, Handshake, Hello, Introduction, Limits, Master, News, ToMaster, ToWorker, Worker,
 };
 use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
 use softs_proto::streams::{End, StreamMachine};
@@ -55,16 +54,10 @@ fn stream(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn push_handshake(rng: &mut Rng, out: &mut Outbox) {
-    let hello = Hello {
-        worker: rng.below(3) as u32,
-        incarnation: rng.below(3) as u64,
-        frame_bytes: 1 << rng.below(21),
-        host: "node",
-        pid: 0,
-    };
+    let hello = Hello { worker: rng.below(3) as u32, frame_bytes: 1 << rng.below(21), host: "node", pid: 0 };
     match rng.below(3) {
         0 => Handshake::Hello(hello).encode(out),
-        1 => Handshake::Welcome(Welcome { incarnation: 1, frame_bytes: 2048 }).encode(out),
+        1 => Handshake::Welcome(2048).encode(out),
         _ => Handshake::End("why".to_owned()).encode(out),
     }
 }
@@ -130,8 +123,8 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 #[allow(clippy::disallowed_methods, reason = "any moment will do")]
 fn fuzz_control(rng: &mut Rng, bytes: &[u8]) {
     let limits = Limits { frame_bytes: 2048, ..Limits::default() };
-    let mut master = Master::new(Admission { incarnation: 1, oldest: 0 }, limits);
-    let introduction = Introduction { worker: 1, pid: 1, host: String::new(), incarnation: 1 };
+    let mut master = Master::new(limits);
+    let introduction = Introduction { worker: 1, pid: 1, host: String::new() };
     let mut worker = Worker::new(&introduction, limits);
     let now = Instant::now();
     master.connect(PEER, "peer".to_owned());

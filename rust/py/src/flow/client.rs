@@ -34,11 +34,10 @@ impl FlowClient {
         worker: u32,
         host: String,
         credentials: Option<Der>,
-        incarnation: u64,
         limits: LimitNumbers,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let introduction = Introduction { worker, pid: std::process::id(), host, incarnation };
+        let introduction = Introduction { worker, pid: std::process::id(), host };
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let limits = limits_of(py, limits)?;
         let options = ClientOptions { endpoint, introduction, credentials, limits };
@@ -48,11 +47,6 @@ impl FlowClient {
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;
         Ok(Self { client: Owned::new("control client of a flow", client), pipe: Mutex::new(None) })
-    }
-
-    #[getter]
-    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.client.here(py)?.incarnation())
     }
 
     fn publish(&self, py: Python<'_>, what: &str, value: &[u8]) -> PyResult<()> {
