@@ -566,7 +566,6 @@ class RowServer:
         first: int,
         n_bytes: int,
         segment: bytes,
-        connections: int,
         stall_s: float,
     ) -> RowServer: ...
     @property

@@ -18,8 +18,6 @@ __all__ = ["HostLinks"]
 
 #: Host of an endpoint that only the host of the master is known by.
 _AT_MASTER = "*"
-#: Readers that may be connected at the same time.
-_MOST_READERS = 4096
 #: How long a connection may take to be made, seconds.
 _CONNECT_S = 10.0
 
@@ -99,7 +97,6 @@ class HostLinks:
             first,
             segment.n_bytes,
             segment.nonce,
-            _MOST_READERS,
             self._lost_after_s,
         )
         port = self._server.endpoint.rpartition(":")[2]

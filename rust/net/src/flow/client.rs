@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
-use softs_proto::flow::{Introduction, Limits, News, SendError, Worker};
+use softs_proto::flow::{Limits, News, SendError, Worker};
 use softs_shm::ThreadSignal;
 
 use super::stack::StackReader;
@@ -16,19 +16,6 @@ use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::waited::Waited;
 
-/// Where a worker connects to, and as what.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// Of the master.
-    pub endpoint: Endpoint,
-    /// What the worker is.
-    pub introduction: Introduction,
-    /// With them the master may be on another machine, and has to have its own.
-    pub credentials: Option<Credentials>,
-    /// The limits.
-    pub limits: Limits,
-}
-
 /// A worker's end; may be shared between threads. Dropping it closes it.
 #[derive(Debug)]
 pub struct FlowClient {
@@ -38,25 +25,29 @@ pub struct FlowClient {
 }
 
 impl FlowClient {
-    /// Connects and joins, within the time of the handshake.
+    /// Connects to a master and joins as this worker, within the time of the handshake. With credentials the master may
+    /// be on another machine, and has to have its own; `host` is the name of this one.
     ///
     /// # Errors
     /// [`NetError::NoMaster`], [`NetError::NotJoined`] where one end refused the other, [`NetError::TokenNeeded`] for
     /// another machine without credentials, [`NetError::ForeignOwner`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn join(
-        options: ClientOptions,
+        endpoint: &Endpoint,
+        worker: u32,
+        host: &str,
+        credentials: Option<&Credentials>,
+        limits: Limits,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
-        let ClientOptions { endpoint, introduction, credentials, limits } = options;
-        let mut worker = Worker::new(&introduction, limits);
-        let credentials = credentials.as_ref().map(|credentials| (credentials, Service::Flow));
-        let dialled = dial(&endpoint, credentials, &mut worker, limits.handshake, interrupted);
+        let mut machine = Worker::new(worker, std::process::id(), host, limits);
+        let credentials = credentials.map(|credentials| (credentials, Service::Flow));
+        let dialled = dial(endpoint, credentials, &mut machine, limits.handshake, interrupted);
         let endpoint = endpoint.as_str().to_owned();
         let channel = match dialled {
             Ok(Some(channel)) => channel,
             Ok(None) => return Ok(Waited::Interrupted),
             Err(Undialled::Refused(why)) => {
-                return Err(NetError::NotJoined { worker: introduction.worker, endpoint, why });
+                return Err(NetError::NotJoined { worker, endpoint, why });
             }
             Err(Undialled::Unreached(why)) => return Err(NetError::NoMaster { endpoint, why }),
             Err(Undialled::Other(error)) => return Err(error),
@@ -78,7 +69,7 @@ impl FlowClient {
             connections.machine.worker.answer_asked(&stack);
             flush(shared, &mut connections);
         };
-        let machine = WorkerEnd { worker, id: None };
+        let machine = WorkerEnd { worker: machine, id: None };
         let streams = Streams::start(None, Some(channel), endpoint, machine, options, Box::new(answer))?;
         Ok(Waited::Ready(Self { streams, stack }))
     }

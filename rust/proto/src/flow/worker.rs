@@ -15,17 +15,6 @@ const MAX_PUBLISHED: usize = 256;
 /// Questions that may wait for what is made when it is asked for.
 const MAX_ASKED: usize = 64;
 
-/// What a worker is.
-#[derive(Clone, Debug)]
-pub struct Introduction {
-    /// Its number.
-    pub worker: u32,
-    /// Its process.
-    pub pid: u32,
-    /// The name of its host.
-    pub host: String,
-}
-
 /// Something that the owner of a worker has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
@@ -61,10 +50,9 @@ enum Phase {
 }
 
 impl Worker {
-    /// Of a new connection, with HELLO to be written.
+    /// Of a new connection, with HELLO to be written: the number of the worker, its process, and the name of its host.
     #[must_use]
-    pub fn new(introduction: &Introduction, limits: Limits) -> Self {
-        let Introduction { worker, pid, ref host } = *introduction;
+    pub fn new(worker: u32, pid: u32, host: &str, limits: Limits) -> Self {
         let frame_bytes = limits.frame_bytes;
         let mut outbox = Outbox::default();
         Handshake::Hello(Hello { worker, pid, frame_bytes, host }).encode(&mut outbox);

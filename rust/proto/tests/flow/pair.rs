@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{Introduction, Limits, Master, Worker};
+use softs_proto::flow::{Limits, Master, Worker};
 use softs_proto::framing::Outbox;
 use softs_proto::streams::{End, StreamMachine};
 
@@ -20,8 +20,7 @@ pub(crate) fn worker(number: u32) -> Worker {
 }
 
 pub(crate) fn worker_of(number: u32, pid: u32) -> Worker {
-    let host = "node".to_owned();
-    Worker::new(&Introduction { worker: number, pid, host }, limits())
+    Worker::new(number, pid, "node", limits())
 }
 
 pub(crate) fn connect(master: &mut Master, number: u64) -> PeerId {

@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{Answers, Memory, Served, Serving, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{
-    Answered, Handshake, Hello, Introduction, Limits, Master, News, ToMaster, ToWorker, Worker,
-};
+use softs_proto::flow::{Answered, Handshake, Hello, Limits, Master, News, ToMaster, ToWorker, Worker};
 use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
 use softs_proto::streams::{End, StreamMachine};
 
@@ -124,8 +122,7 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 fn fuzz_control(rng: &mut Rng, bytes: &[u8]) {
     let limits = Limits { frame_bytes: 2048, ..Limits::default() };
     let mut master = Master::new(limits);
-    let introduction = Introduction { worker: 1, pid: 1, host: String::new() };
-    let mut worker = Worker::new(&introduction, limits);
+    let mut worker = Worker::new(1, 1, "", limits);
     let now = Instant::now();
     master.connect(PEER, "peer".to_owned());
     let piece = 1 + rng.below(bytes.len());

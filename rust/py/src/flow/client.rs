@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::Endpoint;
-use softs_net::flow::{ClientOptions, FlowClient as NetClient, pipe};
-use softs_proto::flow::{Introduction, News};
+use softs_net::flow::{FlowClient as NetClient, pipe};
+use softs_proto::flow::News;
 
 use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
@@ -32,17 +32,16 @@ impl FlowClient {
         py: Python<'_>,
         endpoint: &str,
         worker: u32,
-        host: String,
+        host: &str,
         credentials: Option<Der>,
         limits: LimitNumbers,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let introduction = Introduction { worker, pid: std::process::id(), host };
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let limits = limits_of(py, limits)?;
-        let options = ClientOptions { endpoint, introduction, credentials, limits };
-        let joined =
-            blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
+        let joined = blocking(py, &endpoint, |endpoint, interrupted| {
+            NetClient::join(endpoint, worker, host, credentials.as_ref(), limits, interrupted)
+        })?;
         let client = joined.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;

@@ -3,7 +3,7 @@
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use softs_net::flow::{FlowServer as NetServer, ServerOptions, Taken};
+use softs_net::flow::{FlowServer as NetServer, Taken};
 use softs_net::{Endpoint, KeepAlive};
 use softs_proto::flow::Event;
 
@@ -36,8 +36,8 @@ impl FlowServer {
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let keep_alive = KeepAlive::within(duration(py, "dead_after_s", dead_after_s)?);
         let limits = limits_of(py, limits)?;
-        let options = ServerOptions { endpoint, credentials, limits, keep_alive };
-        let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
+        let server = py.detach(|| NetServer::start(&endpoint, credentials, limits, keep_alive));
+        let server = server.map_err(|error| net_error(py, &error))?;
         Ok(Self { server: Owned::new("control server of a flow", server) })
     }
 

@@ -8,4 +8,4 @@ mod reader;
 mod server;
 
 pub use reader::{ReadEnd, RowReader};
-pub use server::{RowServer, RowServerOptions};
+pub use server::RowServer;

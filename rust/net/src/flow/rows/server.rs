@@ -16,25 +16,8 @@ use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// What is served, where, and to which readers.
-#[derive(Debug)]
-pub struct RowServerOptions {
-    /// Where it listens.
-    pub endpoint: Endpoint,
-    /// Readers have to have their own.
-    pub credentials: Credentials,
-    /// The file of the segment; it is read, and never written to.
-    pub file: OwnedFd,
-    /// Where the data begins in the file.
-    pub first: u64,
-    /// The segment.
-    pub served: Served,
-    /// Connections at the same time.
-    pub connections: usize,
-    /// How long a reader may take nothing while bytes wait for it, and a host may be silent.
-    pub stall: Duration,
-}
+/// Readers that may be connected at the same time.
+const MAX_READERS: usize = 4096;
 
 /// The file of a segment.
 #[derive(Debug)]
@@ -65,23 +48,31 @@ pub struct RowServer {
 }
 
 impl RowServer {
-    /// Listens.
+    /// Listens, and serves a segment to readers with credentials of their own. Its file is read, and never written to; the
+    /// data begins at byte `first` of it. `stall`: how long a reader may take nothing while bytes wait for it, and a host may
+    /// be silent.
     ///
     /// # Errors
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
-    pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
-        let RowServerOptions { endpoint, credentials, file, first, served, connections, stall } = options;
+    pub fn start(
+        endpoint: &Endpoint,
+        credentials: Credentials,
+        file: OwnedFd,
+        first: u64,
+        served: Served,
+        stall: Duration,
+    ) -> Result<Self, NetError> {
         let sent = Arc::new(AtomicU64::new(0));
         let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&sent));
         let options = StreamOptions {
             thread: "softs-rows",
             name: "row server",
-            max_connections: connections,
+            max_connections: MAX_READERS,
             handshake: HANDSHAKE,
             stall: Some(stall),
         };
         let (credentials, keep_alive) = (Some((credentials, Service::Rows)), KeepAlive::within(stall));
-        Ok(Self { server: Streams::listen(&endpoint, credentials, keep_alive, holder, options)?, sent })
+        Ok(Self { server: Streams::listen(endpoint, credentials, keep_alive, holder, options)?, sent })
     }
 
     /// Where readers connect to, wildcards resolved.
