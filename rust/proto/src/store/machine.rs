@@ -13,18 +13,12 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 /// What one key is taken to cost beside its bytes and those of its value.
 const KEY_COST: usize = 128;
 
-/// What a store holds at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreLimits {
-    /// Bytes of all keys and values.
-    pub bytes: usize,
-}
-
 /// The state machine of the process that has the values. A request waits for keys until the connection ends: a peer gives
 /// it up by ending that.
 #[derive(Debug, Default)]
 pub struct StoreMachine {
-    limits: StoreLimits,
+    /// Bytes of all keys and values, at most.
+    most_bytes: usize,
     /// By a hash that a peer cannot foresee.
     values: HashMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
@@ -52,10 +46,10 @@ struct Waiting {
 }
 
 impl StoreMachine {
-    /// Without values.
+    /// Without values; of keys and values together it holds `most_bytes` at most.
     #[must_use]
-    pub fn new(limits: StoreLimits) -> Self {
-        Self { limits, ..Self::default() }
+    pub fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, ..Self::default() }
     }
 
     /// Bytes that its keys and values take.
@@ -144,8 +138,8 @@ impl StoreMachine {
     fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<(), String> {
         let old = self.values.get(key).map_or(0, |old| cost(key, old));
         let bytes = self.bytes - old + cost(key, &value);
-        if bytes > self.limits.bytes {
-            return Err(format!("the store is full: it holds {} bytes at most", self.limits.bytes));
+        if bytes > self.most_bytes {
+            return Err(format!("the store is full: it holds {} bytes at most", self.most_bytes));
         }
         self.bytes = bytes;
         match self.values.entry(key.to_vec()) {
