@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use softs_net::Endpoint;
-use softs_net::flow::rows::{ReadEnd, RowReader as NetReader, RowServer as NetServer};
-use softs_proto::flow::rows::{Gone, Served, Value, Why};
+use softs_net::flow::rows::{RowReader as NetReader, RowServer as NetServer};
+use softs_proto::flow::rows::{Served, Value, Why};
 
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise};
@@ -114,8 +114,7 @@ impl RowReader {
             reader.read(segment, &wanted, &targets, stall, interrupted)
         })?;
         match read.map_err(|error| net_error(py, &error))?.ready() {
-            Some(ReadEnd::Complete) => Ok(None),
-            Some(ReadEnd::Gone(Gone { why, .. }, index)) => Ok(Some((index, why == Why::OtherSegment))),
+            Some(gone) => Ok(gone.map(|(why, index)| (index, why == Why::OtherSegment))),
             // A signal handler that raised has been reported.
             None => Err(raise(py, "PeerLost", "a read of rows was interrupted".to_owned())),
         }
