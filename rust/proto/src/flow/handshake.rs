@@ -1,7 +1,6 @@
 //! What the two ends of a control stream say first. Whether the other end may say it is known before.
 
 use crate::framing::{Fields, MessageError, Outbox};
-use crate::streams::{end_of, push_end};
 use crate::text::cut;
 
 /// Bytes of the payload of one frame before a worker has joined.
@@ -33,15 +32,13 @@ pub struct Hello<'a> {
     pub host: &'a str,
 }
 
-/// The messages of the handshake, and the last one of a connection; each one frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The messages of the handshake, each one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake<'a> {
     /// The first message, of the worker.
     Hello(Hello<'a>),
     /// The worker has joined; bytes of a payload that the master accepts.
     Welcome(u32),
-    /// The connection ends, and why; also a refusal.
-    End(String),
 }
 
 impl<'a> Handshake<'a> {
@@ -58,10 +55,7 @@ impl<'a> Handshake<'a> {
                 let frame_bytes = reserved(&mut fields).and_then(|()| fields.u32())?;
                 fields.end().map(|()| Self::Welcome(frame_bytes))?
             }
-            other => match end_of(other, payload)? {
-                Some(reason) => Self::End(reason),
-                None => return Err(MessageError::Kind(other)),
-            },
+            other => return Err(MessageError::Kind(other)),
         })
     }
 
@@ -77,7 +71,6 @@ impl<'a> Handshake<'a> {
             Self::Welcome(frame_bytes) => {
                 out.push(WELCOME, &[&RESERVED.to_le_bytes(), &frame_bytes.to_le_bytes()]);
             }
-            Self::End(reason) => push_end(out, reason),
         }
     }
 }

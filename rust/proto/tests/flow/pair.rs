@@ -36,6 +36,11 @@ pub(crate) fn frame(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
     out.bytes().to_vec()
 }
 
+/// The last message of a connection.
+pub(crate) fn end(reason: &str) -> Vec<u8> {
+    frame(|out| out.push(8, &[reason.as_bytes()]))
+}
+
 /// Moves at most `most` bytes to the master; how many.
 pub(crate) fn to_master(master: &mut Master, id: PeerId, worker: &mut Worker, most: usize) -> usize {
     let bytes = worker.outbox().bytes();
