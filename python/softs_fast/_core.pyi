@@ -538,8 +538,8 @@ class FlowClient:
             ConfigError: it is too long.
         """
 
-    def receive(self, timeout_s: float | None) -> tuple[list[bytes], str | None] | None:
-        """Wait for messages; with them, once, how the connection ended. None: the time is over."""
+    def receive(self, timeout_s: float | None) -> list[bytes] | None:
+        """Wait for messages; empty once the connection has ended and all were taken. None: the time is over."""
 
     def close(self, timeout_s: float) -> None:
         """Write what was sent, `timeout_s` seconds at most, and leave. Idempotent."""

@@ -324,11 +324,9 @@ class WorkerStream:
             ForkedError: this is a fork of the process that has joined.
         """
         native = self._open()
-        taken = native.receive(timeout_s)
-        if taken is None:
+        messages = native.receive(timeout_s)
+        if messages is None:
             return []
-        # The end comes once, behind the last messages; from then on there are none.
-        messages, _ = taken
         if not messages:
             raise PeerLost(f"the master has ended: {native.ended}")
         return [decode(one, self._got) for one in messages]

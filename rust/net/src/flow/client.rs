@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
-use softs_proto::flow::{Limits, News, SendError, Worker};
+use softs_proto::flow::{Limits, SendError, Worker};
 use softs_shm::ThreadSignal;
 
 use super::stack::StackReader;
@@ -105,16 +105,15 @@ impl FlowClient {
         Ok(())
     }
 
-    /// Waits until something has come; without a time-out for ever. The end of the connection comes once.
-    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<News>> {
+    /// Waits until messages have come; without a time-out for ever. Once the connection has ended, and all were taken, there
+    /// are none.
+    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<Vec<u8>>> {
         self.streams.wait(timeout, signals, |connections| {
-            let worker = &mut connections.machine.worker;
-            if !worker.has_news() && worker.ended().is_none() {
-                return None;
-            }
-            let news = worker.take_news();
-            flush(self.streams.shared(), connections);
-            Some(news)
+            connections.machine.worker.has_news().then(|| {
+                let received = connections.machine.worker.take_received();
+                flush(self.streams.shared(), connections);
+                received
+            })
         })
     }
 

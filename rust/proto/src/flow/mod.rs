@@ -21,4 +21,4 @@ pub use master::Master;
 pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
-pub use worker::{News, Worker};
+pub use worker::Worker;

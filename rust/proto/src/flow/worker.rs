@@ -1,6 +1,6 @@
 //! A worker's end: the handshake, messages both ways, and what it has published.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::handshake::{FRAME_BYTES, Handshake, Hello};
@@ -15,15 +15,6 @@ const MAX_PUBLISHED: usize = 256;
 /// Questions that may wait for what is made when it is asked for.
 const MAX_ASKED: usize = 64;
 
-/// Something that the owner of a worker has to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// A message of the master.
-    Received(Vec<u8>),
-    /// The connection has ended, and how; the last one.
-    Ended(String),
-}
-
 /// The state machine of a worker; one for each connection.
 #[derive(Debug)]
 pub struct Worker {
@@ -36,7 +27,8 @@ pub struct Worker {
     made: Option<String>,
     /// Questions of that name which wait for it.
     asked: Vec<u64>,
-    news: VecDeque<News>,
+    /// Messages of the master, until the owner takes them.
+    received: Vec<Vec<u8>>,
     unread: usize,
 }
 
@@ -64,7 +56,7 @@ impl Worker {
             published: BTreeMap::new(),
             made: None,
             asked: Vec::new(),
-            news: VecDeque::new(),
+            received: Vec::new(),
             unread: 0,
         }
     }
@@ -88,7 +80,6 @@ impl Worker {
     pub fn disconnect(&mut self, why: &str) {
         if self.ended().is_none() {
             self.phase = Phase::Ended(why.to_owned());
-            self.news.push_back(News::Ended(why.to_owned()));
         }
     }
 
@@ -190,16 +181,16 @@ impl Worker {
         }
     }
 
-    /// Whether there are news.
+    /// Whether the owner has something to take, or nothing more comes.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+        !self.received.is_empty() || self.ended().is_some()
     }
 
-    /// All news since the last call.
-    pub fn take_news(&mut self) -> Vec<News> {
+    /// All messages of the master since the last call.
+    pub fn take_received(&mut self) -> Vec<Vec<u8>> {
         self.unread = 0;
-        self.news.drain(..).collect()
+        std::mem::take(&mut self.received)
     }
 
     /// What is to be written.
@@ -226,7 +217,7 @@ impl Worker {
                 Phase::Joined(_) => match ToWorker::decode(kind, payload)? {
                     ToWorker::Data(payload) => {
                         self.unread += payload.len() + MESSAGE_COST;
-                        self.news.push_back(News::Received(payload.to_vec()));
+                        self.received.push(payload.to_vec());
                     }
                     ToWorker::Ask(number, what) => self.answer(now, number, what)?,
                 },

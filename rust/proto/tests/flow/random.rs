@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{AskError, AskId, Event, Master, News, Worker};
+use softs_proto::flow::{AskError, AskId, Event, Master, Worker};
 use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, master, to_master, to_worker, worker_of};
@@ -104,10 +104,8 @@ impl World {
         } else {
             to_worker(&mut self.master, life.id, &mut life.worker, most);
         }
-        for news in life.worker.take_news() {
-            if let News::Received(payload) = news {
-                assert_eq!(Some(payload), life.expected.pop_front(), "in order, of this life");
-            }
+        for payload in life.worker.take_received() {
+            assert_eq!(Some(payload), life.expected.pop_front(), "in order, of this life");
         }
     }
 

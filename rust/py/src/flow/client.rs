@@ -7,15 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::Endpoint;
 use softs_net::flow::{FlowClient as NetClient, pipe};
-use softs_proto::flow::News;
 
 use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise, send_error};
 use crate::process::{Owned, blocking, duration, waiting};
-
-/// (messages, how the connection ended).
-type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);
 
 /// A worker's end of the control stream of a flow.
 #[pyclass(frozen, module = "softs_fast._core")]
@@ -72,19 +68,15 @@ impl FlowClient {
         py.detach(|| client.send(payload)).map_err(|error| send_error(py, &error))
     }
 
-    fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
         let timeout = timeout_of(py, timeout_s)?;
         let client = self.client.here(py)?;
         let taken = waiting(py, client, |client, signals| client.receive(timeout, signals))?;
-        let Some(news) = taken.ready() else { return Ok(None) };
-        let (mut messages, mut ended) = (Vec::with_capacity(news.len()), None);
-        for item in news {
-            match item {
-                News::Received(payload) => messages.push(PyBytes::new(py, &payload)),
-                News::Ended(why) => ended = Some(why),
-            }
-        }
-        Ok(Some((messages, ended)))
+        Ok(taken.ready().map(|messages| messages.iter().map(|one| PyBytes::new(py, one)).collect()))
     }
 
     #[getter]
