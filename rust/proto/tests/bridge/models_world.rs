@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use softs_proto::bridge::{Bridges, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::NoLanes;
-use softs_proto::control::{Control, Endpoint, LinkSeat, News, Outcome, Request, Student, Subscriber};
+use softs_proto::control::{Control, Endpoint, LinkSeat, News, Request, Student, Subscriber};
 use softs_proto::link::HostId;
 use softs_proto::wire::Message;
 use softs_proto::{Dialect, ServerMachine};
@@ -372,11 +372,11 @@ impl World {
             let Machine::Student(student) = &mut self.peers[leader.peer].machine else { continue };
             let Some((request, model_id)) = leader.open.take() else { continue };
             match student.take_outcome(request) {
-                Some(Outcome::Done(generation)) => {
+                Some(Ok(generation)) => {
                     assert!(generation > leader.last.0, "seed {seed}: {generation} after {}", leader.last.0);
                     leader.last = (generation, model_id);
                 }
-                Some(Outcome::Refused(text)) => panic!("seed {seed}: a leader is refused: {text}"),
+                Some(Err(text)) => panic!("seed {seed}: a leader is refused: {text}"),
                 None => leader.open = Some((request, model_id)),
             }
         }

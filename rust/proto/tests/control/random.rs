@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::control::{Control, Endpoint, News, Outcome, Request, Student, Subscriber};
+use softs_proto::control::{Control, Endpoint, News, Request, Student, Subscriber};
 use softs_proto::wire::Message;
 use softs_proto::{Dialect, ServerMachine};
 
@@ -203,13 +203,13 @@ impl World {
             Machine::Student(student) if i == 0 => {
                 if let Some((request, model_id)) = self.open.take() {
                     match student.take_outcome(request) {
-                        Some(Outcome::Done(generation)) => {
+                        Some(Ok(generation)) => {
                             if let Some((last, _)) = &self.last {
                                 assert!(generation > *last, "generation {generation} after {last}");
                             }
                             self.last = Some((generation, model_id));
                         }
-                        Some(Outcome::Refused(text)) => panic!("the only leader is refused: {text}"),
+                        Some(Err(text)) => panic!("the only leader is refused: {text}"),
                         None => self.open = Some((request, model_id)),
                     }
                 }
