@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::handshake::{FRAME_BYTES, Handshake, Hello};
 use super::limits::Limits;
-use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::message::{MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
 use crate::broker::PeerId;
@@ -125,14 +125,10 @@ impl Master {
                         let (worker, payload) = (*worker, payload.to_vec());
                         self.seats.push(peer, Event::Received { worker, payload });
                     }
-                    ToMaster::Answer(number, answered) => {
-                        let answer = match answered {
-                            Answered::Found { age_us, value } => {
-                                Ok(Publication { value: value.to_vec(), age_us })
-                            }
-                            Answered::NotFound(published) => Err(published),
-                        };
-                        self.asks.answer(peer, number, answer);
+                    ToMaster::Answer(number, answer) => {
+                        let found =
+                            |(age_us, value): (u64, &[u8])| Publication { value: value.to_vec(), age_us };
+                        self.asks.answer(peer, number, answer.map(found));
                     }
                 },
                 Phase::Ended => return Ok(()),

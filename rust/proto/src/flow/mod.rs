@@ -18,7 +18,7 @@ mod worker;
 pub use handshake::{Handshake, Hello};
 pub use limits::Limits;
 pub use master::Master;
-pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+pub use message::{Answer, MAX_NAME_BYTES, ToMaster, ToWorker};
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
 pub use worker::Worker;

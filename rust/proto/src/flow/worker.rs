@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::handshake::{FRAME_BYTES, Handshake, Hello};
 use super::limits::{Limits, MESSAGE_COST};
-use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::message::{ANSWER_BYTES, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::send_error::SendError;
 use crate::framing::{FrameReader, MessageError, Outbox};
 use crate::streams::{Stop, next_frame, push_end};
@@ -177,7 +177,7 @@ impl Worker {
     /// Answers all questions of [`Self::make_when_asked`] that wait; `value` is at most [`Self::answer_bytes`] long.
     pub fn answer_asked(&mut self, value: &[u8]) {
         for number in std::mem::take(&mut self.asked) {
-            ToMaster::Answer(number, Answered::Found { age_us: 0, value }).encode(&mut self.outbox);
+            ToMaster::Answer(number, Ok((0, value))).encode(&mut self.outbox);
         }
     }
 
@@ -243,16 +243,16 @@ impl Worker {
         let answered = match self.published.get(what) {
             Some((value, _)) if value.len() + ANSWER_BYTES > frame_bytes => {
                 text = format!("a value of {} bytes, more than this master accepts", value.len());
-                Answered::NotFound(&text)
+                Err(text.as_str())
             }
             Some((value, at)) => {
                 let age = now.saturating_duration_since(*at).as_micros();
-                Answered::Found { age_us: u64::try_from(age).unwrap_or(u64::MAX), value }
+                Ok((u64::try_from(age).unwrap_or(u64::MAX), value.as_slice()))
             }
-            None if self.published.is_empty() => Answered::NotFound("nothing at all"),
+            None if self.published.is_empty() => Err("nothing at all"),
             None => {
                 text = self.published.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                Answered::NotFound(&text)
+                Err(text.as_str())
             }
         };
         ToMaster::Answer(number, answered).encode(&mut self.outbox);

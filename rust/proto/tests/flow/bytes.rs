@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use softs_proto::flow::rows::{SegmentId, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{Answered, Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
+use softs_proto::flow::{Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
 use softs_proto::framing::{FrameError, FrameReader, HEADER_BYTES, MessageError};
 
 use crate::pair::{end, frame, worker};
@@ -29,12 +29,11 @@ fn every_message_is_understood_as_it_was_meant() {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(Handshake::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
     }
-    let found = Answered::Found { age_us: 5, value: b"v" };
     for message in [
         ToMaster::Data(b""),
         ToMaster::Data(b"x"),
-        ToMaster::Answer(u64::MAX, found),
-        ToMaster::Answer(1, Answered::NotFound("a, b")),
+        ToMaster::Answer(u64::MAX, Ok((5, b"v"))),
+        ToMaster::Answer(1, Err("a, b")),
     ] {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(ToMaster::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{Answers, Memory, Served, Serving, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{Answered, Handshake, Hello, Limits, Master, ToMaster, ToWorker, Worker};
+use softs_proto::flow::{Handshake, Hello, Limits, Master, ToMaster, ToWorker, Worker};
 use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
 use softs_proto::streams::{End, StreamMachine};
 
@@ -64,8 +64,8 @@ fn push_control(rng: &mut Rng, out: &mut Outbox) {
     let payload = vec![rng.below(256) as u8; rng.below(40)];
     match rng.below(4) {
         0 => ToMaster::Data(&payload).encode(out),
-        1 => ToMaster::Answer(1, Answered::Found { age_us: 9, value: &payload }).encode(out),
-        2 => ToMaster::Answer(1, Answered::NotFound("a")).encode(out),
+        1 => ToMaster::Answer(1, Ok((9, &payload))).encode(out),
+        2 => ToMaster::Answer(1, Err("a")).encode(out),
         _ => ToWorker::Ask(2, "spec").encode(out),
     }
 }
