@@ -502,13 +502,8 @@ class FlowClient:
         worker: int,
         host: str,
         credentials: tuple[bytes, list[bytes], list[bytes]] | None,
-        incarnation: int,
         limits: tuple[int, int, int, int, float],
     ) -> FlowClient: ...
-    @property
-    def incarnation(self) -> int:
-        """Of the master."""
-
     @property
     def ended(self) -> str | None:
         """How the connection ended; None while there is one."""
@@ -543,8 +538,8 @@ class FlowClient:
             ConfigError: it is too long.
         """
 
-    def receive(self, timeout_s: float | None) -> tuple[list[bytes], str | None] | None:
-        """Wait for messages; with them, once, how the connection ended. None: the time is over."""
+    def receive(self, timeout_s: float | None) -> list[bytes] | None:
+        """Wait for messages; empty once the connection has ended and all were taken. None: the time is over."""
 
     def close(self, timeout_s: float) -> None:
         """Write what was sent, `timeout_s` seconds at most, and leave. Idempotent."""
@@ -571,15 +566,15 @@ class RowServer:
         first: int,
         n_bytes: int,
         segment: bytes,
-        connections: int,
         stall_s: float,
     ) -> RowServer: ...
     @property
     def endpoint(self) -> str:
         """Where readers connect to, wildcards resolved."""
 
-    def counts(self) -> tuple[int, int]:
-        """Bytes that were written; connections that were refused, or ended because they took nothing."""
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were written to readers, with headers."""
 
     def close(self) -> None:
         """End all connections. Idempotent; in a fork it does nothing."""
@@ -703,8 +698,6 @@ class FlowServer:
         cls,
         endpoint: str,
         credentials: tuple[bytes, list[bytes], list[bytes]] | None,
-        incarnation: int,
-        oldest: int,
         limits: tuple[int, int, int, int, float],
         dead_after_s: float,
     ) -> FlowServer: ...
@@ -727,7 +720,7 @@ class FlowServer:
         """Wait for something.
 
         Returns:
-            Events: ("joined", worker, pid, host, incarnation), ("received", worker, payload), ("left", worker, reason).
+            Events: ("joined", worker, pid, host), ("received", worker, payload), ("left", worker, reason).
             Lines of log: level and text. Why nothing more comes, if so. None: the time is over.
         """
 

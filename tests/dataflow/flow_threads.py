@@ -32,7 +32,7 @@ class MemoryHub(MasterStream):
     def connect(self, worker: int) -> MemoryLink:
         """Return a worker's end."""
         self.links[worker] = MemoryLink(self, worker)
-        self.server.events.put(("joined", worker, 1000 + worker, "here", 1))
+        self.server.events.put(("joined", worker, 1000 + worker, "here"))
         return self.links[worker]
 
     def kill(self, worker: int) -> None:
@@ -120,14 +120,14 @@ class _Client:
             raise PeerLost("the master has ended")
         self._hub.server.events.put(("received", self._worker, payload))
 
-    def receive(self, timeout_s: float | None) -> tuple[list[bytes], None] | None:
+    def receive(self, timeout_s: float | None) -> list[bytes] | None:
         frame = None
         if not self.is_dead:
             try:
                 frame = self.inbox.get_nowait() if timeout_s == 0 else self.inbox.get(timeout=timeout_s)
             except queue.Empty:
                 return None
-        return ([] if frame is None or self.is_dead else [frame]), None
+        return [] if frame is None or self.is_dead else [frame]
 
     def close(self, timeout_s: float) -> None:
         self._hub.kill(self._worker)

@@ -66,7 +66,7 @@ fn warning(channel: &ControlHandle) -> String {
 /// The others are served as if nothing were.
 fn check_others(channel: &ControlHandle, leader: &ControlStudent) {
     let worker = subscriber(channel);
-    let Outcome::Done(generation) = set(leader, "check", b"\xc0") else { panic!("refused") };
+    let Ok(generation) = set(leader, "check", b"\xc0") else { panic!("refused") };
     while !matches!(news(&worker), News::Model(model) if model.generation == generation) {}
 }
 
@@ -217,7 +217,7 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     let channel = start(&scratch);
     let leader = student(&channel, 0);
     let large = [&[0xc6, 0, 0x0f, 0, 0][..], &[7; 0x0f_0000]].concat();
-    assert_eq!(set(&leader, "large", &large), Outcome::Done(1));
+    assert_eq!(set(&leader, "large", &large), Ok(1));
     let (mut stream, mut codec) = shaken(&channel.endpoints().1, Role::Subscriber);
     // Every prefix but the last is another one; in between it is subscribed and unsubscribed to everything, and nothing
     // is read.
@@ -230,7 +230,7 @@ fn a_hundred_thousand_subscriptions_cost_nothing_and_one_model() {
     all.extend_from_slice(b"\x00\x06\x01MODEL");
     stream.write_all(&all).unwrap();
     eventually("the last one was received", || channel.stats().subscribers == 1);
-    (2..40).for_each(|generation| assert_eq!(set(&leader, "large", &large), Outcome::Done(generation)));
+    (2..40).for_each(|generation| assert_eq!(set(&leader, "large", &large), Ok(generation)));
     check_others(&channel, &leader);
     // What was on its way, and then the newest.
     let (mut buffer, mut received, started) = ([0; 65_536], Vec::new(), Instant::now());
@@ -256,7 +256,7 @@ fn a_student_that_does_not_read_its_answers_is_closed_at_the_limit() {
     let channel = start(&scratch);
     let leader = student(&channel, 0);
     let large = [&[0xc6, 0, 0x0f, 0, 0][..], &[7; 0x0f_0000]].concat();
-    assert_eq!(set(&leader, "large", &large), Outcome::Done(1));
+    assert_eq!(set(&leader, "large", &large), Ok(1));
     let (mut stream, mut codec) = shaken(&channel.endpoints().0, Role::Dealer);
     let mut hello = Message::new();
     ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: None, stop: None }.encode(&mut hello);
@@ -278,7 +278,7 @@ fn fifty_workers_hear_of_every_model() {
     let leader = student(&channel, 0);
     let workers: Vec<_> = (0..50).map(|_| subscriber(&channel)).collect();
     for generation in 1..=20 {
-        assert_eq!(set(&leader, "m", b"\xc0"), Outcome::Done(generation));
+        assert_eq!(set(&leader, "m", b"\xc0"), Ok(generation));
         for worker in &workers {
             assert!(matches!(news(worker), News::Model(model) if model.generation == generation));
         }
@@ -299,7 +299,7 @@ fn statistics_and_stop_may_come_from_any_thread_at_any_time() {
             });
         }
         for generation in 1..=100 {
-            assert_eq!(set(&leader, "m", b"\xc0"), Outcome::Done(generation));
+            assert_eq!(set(&leader, "m", b"\xc0"), Ok(generation));
         }
         channel.stop();
     });

@@ -13,10 +13,10 @@ use std::process::{Child, Command, Stdio};
 
 use harness::{Peer, Scratch, WATCHDOG, eventually};
 use softs_net::client::Waited;
-use softs_net::flow::{ClientOptions, FlowClient, FlowServer, ServerOptions, Taken};
+use softs_net::flow::{FlowClient, FlowServer, Taken};
 use softs_net::{BrokerHandle, Connection, Endpoint, KeepAlive, NetError, wait};
 use softs_net::{Signals, Watch};
-use softs_proto::flow::{Admission, Event, Introduction, Limits};
+use softs_proto::flow::{Event, Limits};
 
 /// The user id of a user without rights.
 const OTHER_USER: u32 = 65_534;
@@ -188,19 +188,13 @@ fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
 
 /// The master of a flow without credentials.
 fn master(endpoint: Endpoint) -> FlowServer {
-    let admission = Admission { incarnation: 1, oldest: 0 };
     let keep_alive = KeepAlive::within(WATCHDOG);
-    let (credentials, limits) = (None, Limits::default());
-    FlowServer::start(ServerOptions { endpoint, admission, credentials, limits, keep_alive }).unwrap()
+    FlowServer::start(&endpoint, None, Limits::default(), keep_alive).unwrap()
 }
 
 /// Worker 3 of a flow.
 fn join(endpoint: &str) -> Result<FlowClient, NetError> {
-    let host = "here".to_owned();
-    let introduction = Introduction { worker: 3, pid: std::process::id(), host, incarnation: 0 };
-    let (endpoint, limits) = (endpoint.parse().unwrap(), Limits::default());
-    let options = ClientOptions { endpoint, introduction, credentials: None, limits };
-    match FlowClient::join(options, &mut || false)? {
+    match FlowClient::join(&endpoint.parse().unwrap(), 3, "here", None, Limits::default(), &mut || false)? {
         Waited::Ready(worker) => Ok(worker),
         other => panic!("nothing ends the wait of a worker: {other:?}"),
     }

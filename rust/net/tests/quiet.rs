@@ -10,7 +10,6 @@ use harness::{Peer, Scratch, WATCHDOG, Work, eventually, raw};
 use softs_net::client::Waited;
 use softs_net::control::{ControlHandle, ControlOptions, ControlStudent, ControlSubscriber};
 use softs_net::wait;
-use softs_proto::control::Outcome;
 
 #[test]
 fn an_idle_broker_sleeps_and_leaves_no_thread_and_no_descriptor() {
@@ -93,10 +92,7 @@ fn an_idle_control_channel() {
     let channel = ControlHandle::start(&options).unwrap();
     let student = ControlStudent::new(options.ends[0].clone(), 0, 64).unwrap();
     let worker = ControlSubscriber::new(options.ends[1].clone()).unwrap();
-    assert!(matches!(
-        student.set_model("m", b"\xc0", WATCHDOG, &mut || false),
-        Waited::Ready(Outcome::Done(1))
-    ));
+    assert!(matches!(student.set_model("m", b"\xc0", WATCHDOG, &mut || false), Waited::Ready(Ok(1))));
     assert!(matches!(worker.next_event(Some(WATCHDOG), &mut || false), Waited::Ready(_)));
 
     let threads: Vec<_> = tasks()

@@ -4,6 +4,7 @@
 //! * [`wire`]: the messages of `docs/wire.md`, both dialects.
 //! * [`broker`], [`client`], [`supplier`]: the three state machines. Each takes events (`handle_*`, with the time as a
 //!   parameter) and is then drained of its effects (`poll_*`).
+//! * [`ServerMachine`]: what a broker and a control channel offer to the event loop that serves their connections.
 //! * [`control`]: three more, of the same kind, for the channel by which workers learn their model.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
 //! * [`link`], [`bridge`]: what two hosts say to each other, and the products that pass between them.
@@ -27,6 +28,7 @@ pub mod link;
 pub mod log;
 pub mod mesh;
 mod patterns;
+mod server_machine;
 pub mod silence;
 pub mod standby;
 pub mod store;
@@ -37,3 +39,4 @@ pub mod wire;
 pub mod zmtp;
 
 pub use dialect::Dialect;
+pub use server_machine::ServerMachine;

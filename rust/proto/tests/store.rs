@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use rng::Rng;
 use softs_proto::broker::PeerId;
 use softs_proto::framing::{FrameReader, Outbox};
-use softs_proto::store::{Answer, MAX_KEY_BYTES, MAX_VALUE_BYTES, Reply, Request, StoreLimits, StoreMachine};
+use softs_proto::store::{Answer, MAX_KEY_BYTES, MAX_VALUE_BYTES, Reply, Request, StoreMachine};
 use softs_proto::streams::{End, StreamMachine};
 
-const LIMITS: StoreLimits = StoreLimits { bytes: 1 << 20 };
+const MOST_BYTES: usize = 1 << 20;
 
 fn store(peers: u64) -> StoreMachine {
-    let mut store = StoreMachine::new(LIMITS);
+    let mut store = StoreMachine::new(MOST_BYTES);
     (0..peers).for_each(|id| store.connect(PeerId(id), String::new()));
     store
 }
@@ -150,7 +150,7 @@ fn replies_are_those_of_a_model_and_those_that_wait_get_theirs_with_the_last_key
 #[test]
 fn a_store_that_is_full_says_so_and_keeps_what_it_has() {
     let mut store = store(1);
-    let half = vec![7; LIMITS.bytes / 2];
+    let half = vec![7; MOST_BYTES / 2];
     assert_eq!(ask(&mut store, 0, &Request::Set(b"a", &half)), said(&Reply::Found(true)));
     for request in [Request::Set(b"b", &half), Request::CompareSet(b"b", b"", &half)] {
         let refused = ask(&mut store, 0, &request).unwrap().unwrap();

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use softs_net::Endpoint;
 use softs_net::store::{StoreClient as NetClient, StoreServer as NetServer};
-use softs_proto::store::{Reply, Request, StoreLimits};
+use softs_proto::store::{Reply, Request};
 
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise};
@@ -37,8 +37,7 @@ impl StoreServer {
     fn new(py: Python<'_>, endpoint: &str, credentials: Option<Der>, most_bytes: usize) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
-        let server =
-            py.detach(|| NetServer::start(&endpoint, credentials, StoreLimits { bytes: most_bytes }));
+        let server = py.detach(|| NetServer::start(&endpoint, credentials, most_bytes));
         Ok(Self { server: Owned::new("store", server.map_err(|error| net_error(py, &error))?) })
     }
 

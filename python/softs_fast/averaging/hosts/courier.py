@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -45,15 +45,6 @@ class Unavailable(Exception):
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(reason)
         self.rank = rank
-
-
-@dataclass
-class _Awaited:
-    """The answer that a transfer waits for."""
-
-    rank: int
-    has_come: threading.Event = field(default_factory=threading.Event)
-    answer: Offer | Refuse | None = None
 
 
 class Courier:
@@ -94,7 +85,8 @@ class Courier:
         self._lock = threading.Lock()
         self._reports: tuple[Report, ...] = ()
         self._outbox: list[Letter] = []
-        self._awaited: dict[int, _Awaited] = {}
+        # By transfer, the rank that is to answer, and its answer.
+        self._awaited: dict[int, tuple[int, Future[Offer | Refuse]]] = {}
         self._correspondent = Correspondent(digests, time.monotonic())
         self._transfers = itertools.count(secrets.randbits(32))
         self._wake = threading.Event()
@@ -220,14 +212,14 @@ class Courier:
 
     def _offered(self, rank: int, want: Want) -> Offer:
         """Say what is wanted, and wait for the answer as long as the rank is there."""
-        awaited = _Awaited(rank)
+        answer: Future[Offer | Refuse] = Future()
         with self._lock:
-            self._awaited[want.transfer] = awaited
+            self._awaited[want.transfer] = rank, answer
             self._outbox.append((rank, want))
         self._wake.set()
         give_up_s = time.monotonic() + WANTED_S
         try:
-            while not awaited.has_come.wait(self._poll_interval_s):
+            while not wait([answer], self._poll_interval_s).done:
                 if self._is_closing:
                     raise Unavailable(rank, "this rank closes")
                 now_s = time.monotonic()
@@ -240,11 +232,11 @@ class Courier:
         finally:
             with self._lock:
                 del self._awaited[want.transfer]
-        if isinstance(awaited.answer, Offer):
-            return awaited.answer
-        is_finite = awaited.answer is None or awaited.answer.is_finite
+        said = answer.result()
+        if isinstance(said, Offer):
+            return said
         raise Unavailable(
-            rank, "it has no version that is whole" if is_finite else "a weight of it is not finite"
+            rank, "it has no version that is whole" if said.is_finite else "a weight of it is not finite"
         )
 
     def _run(self) -> None:
@@ -298,10 +290,9 @@ class Courier:
         with self._lock:
             self._outbox += self._correspondent.hear(rank, message, now_s)
             if isinstance(message, Offer | Refuse):
-                awaited = self._awaited.get(message.transfer)
-                if awaited is not None and awaited.rank == rank:
-                    awaited.answer = message
-                    awaited.has_come.set()
+                awaited, answer = self._awaited.get(message.transfer, (None, Future()))
+                if awaited == rank and not answer.done():
+                    answer.set_result(message)
 
     def _send(self, letters: Iterable[Letter]) -> None:
         for rank, message in letters:

@@ -26,8 +26,6 @@ __all__ = ["MasterStream", "StreamLimits", "WorkerStream", "join", "listen_at"]
 
 logger = logging.getLogger(__name__)
 
-#: The native ends can order masters by a number. A worker of a flow knows one master alone, so all have the same.
-_INCARNATION = 1
 #: How long the writing of what was sent may take at the end, seconds.
 _CLOSE_S = 1.0
 #: A process that has not joined, of another host or of this one, as the native side names it. Texts with ports and reasons that a
@@ -76,9 +74,7 @@ def listen_at(
         PeerLost: the system has no more descriptors or threads.
     """
     raise_descriptor_limit()
-    return _core.FlowServer(
-        endpoint, credentials, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
-    )
+    return _core.FlowServer(endpoint, credentials, limits or StreamLimits(), lost_after_s)
 
 
 def join(
@@ -97,9 +93,7 @@ def join(
         PeerLost: no process listens there, it belongs to another user, or does not answer in time.
         ConfigError: endpoint or credentials are malformed.
     """
-    return _core.FlowClient(
-        endpoint, worker, socket.gethostname(), credentials, _INCARNATION, limits or StreamLimits()
-    )
+    return _core.FlowClient(endpoint, worker, socket.gethostname(), credentials, limits or StreamLimits())
 
 
 class MasterStream:
@@ -213,8 +207,7 @@ class MasterStream:
             return Received(worker, decode(fields[0], self._got[worker]))
         if kind == "joined":
             self._got[worker] = KnownLayouts()
-            pid, host, _ = fields
-            return Joined(worker, pid, host)
+            return Joined(worker, *fields)
         # Each process of a worker may have a number of its own: nothing is kept of those that have left.
         self._got.pop(worker, None)
         return Left(worker, *fields)
@@ -331,11 +324,9 @@ class WorkerStream:
             ForkedError: this is a fork of the process that has joined.
         """
         native = self._open()
-        taken = native.receive(timeout_s)
-        if taken is None:
+        messages = native.receive(timeout_s)
+        if messages is None:
             return []
-        # The end comes once, behind the last messages; from then on there are none.
-        messages, _ = taken
         if not messages:
             raise PeerLost(f"the master has ended: {native.ended}")
         return [decode(one, self._got) for one in messages]

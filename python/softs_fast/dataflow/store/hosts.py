@@ -18,8 +18,6 @@ __all__ = ["HostLinks"]
 
 #: Host of an endpoint that only the host of the master is known by.
 _AT_MASTER = "*"
-#: Readers that may be connected at the same time.
-_MOST_READERS = 4096
 #: How long a connection may take to be made, seconds.
 _CONNECT_S = 10.0
 
@@ -99,7 +97,6 @@ class HostLinks:
             first,
             segment.n_bytes,
             segment.nonce,
-            _MOST_READERS,
             self._lost_after_s,
         )
         port = self._server.endpoint.rpartition(":")[2]
@@ -108,7 +105,7 @@ class HostLinks:
     @property
     def sent_bytes(self) -> int:
         """Bytes that were written to readers, with headers."""
-        return self._server.counts()[0] if self._server is not None else 0
+        return self._server.sent_bytes if self._server is not None else 0
 
     def read(self, places: Places, out: _Bytes, at: _Integers) -> None:
         """Read values of another process, without the GIL.

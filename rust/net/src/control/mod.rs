@@ -2,7 +2,6 @@
 //! [`ControlSubscriber`] are those of its peers. What they decide is `softs_proto::control`.
 
 mod handle;
-mod machine;
 mod student;
 mod subscriber;
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
-use softs_proto::flow::{Introduction, Limits, News, SendError, Worker};
+use softs_proto::flow::{Limits, SendError, Worker};
 use softs_shm::ThreadSignal;
 
 use super::stack::StackReader;
@@ -16,53 +16,42 @@ use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::waited::Waited;
 
-/// Where a worker connects to, and as what.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// Of the master.
-    pub endpoint: Endpoint,
-    /// What the worker is.
-    pub introduction: Introduction,
-    /// With them the master may be on another machine, and has to have its own.
-    pub credentials: Option<Credentials>,
-    /// The limits.
-    pub limits: Limits,
-}
-
 /// A worker's end; may be shared between threads. Dropping it closes it.
 #[derive(Debug)]
 pub struct FlowClient {
     streams: Streams<WorkerEnd>,
-    incarnation: u64,
     /// What answers where the worker is.
     stack: Arc<Mutex<Option<StackReader>>>,
 }
 
 impl FlowClient {
-    /// Connects and joins, within the time of the handshake.
+    /// Connects to a master and joins as this worker, within the time of the handshake. With credentials the master may
+    /// be on another machine, and has to have its own; `host` is the name of this one.
     ///
     /// # Errors
     /// [`NetError::NoMaster`], [`NetError::NotJoined`] where one end refused the other, [`NetError::TokenNeeded`] for
     /// another machine without credentials, [`NetError::ForeignOwner`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn join(
-        options: ClientOptions,
+        endpoint: &Endpoint,
+        worker: u32,
+        host: &str,
+        credentials: Option<&Credentials>,
+        limits: Limits,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Waited<Self>, NetError> {
-        let ClientOptions { endpoint, introduction, credentials, limits } = options;
-        let mut worker = Worker::new(&introduction, limits);
-        let credentials = credentials.as_ref().map(|credentials| (credentials, Service::Flow));
-        let dialled = dial(&endpoint, credentials, &mut worker, limits.handshake, interrupted);
+        let mut machine = Worker::new(worker, std::process::id(), host, limits);
+        let credentials = credentials.map(|credentials| (credentials, Service::Flow));
+        let dialled = dial(endpoint, credentials, &mut machine, limits.handshake, interrupted);
         let endpoint = endpoint.as_str().to_owned();
         let channel = match dialled {
             Ok(Some(channel)) => channel,
             Ok(None) => return Ok(Waited::Interrupted),
             Err(Undialled::Refused(why)) => {
-                return Err(NetError::NotJoined { worker: introduction.worker, endpoint, why });
+                return Err(NetError::NotJoined { worker, endpoint, why });
             }
             Err(Undialled::Unreached(why)) => return Err(NetError::NoMaster { endpoint, why }),
             Err(Undialled::Other(error)) => return Err(error),
         };
-        let incarnation = worker.joined().unwrap_or_default();
         let options = StreamOptions {
             thread: "softs-flow",
             name: "worker",
@@ -80,14 +69,9 @@ impl FlowClient {
             connections.machine.worker.answer_asked(&stack);
             flush(shared, &mut connections);
         };
-        let machine = WorkerEnd { worker, id: None };
+        let machine = WorkerEnd { worker: machine, id: None };
         let streams = Streams::start(None, Some(channel), endpoint, machine, options, Box::new(answer))?;
-        Ok(Waited::Ready(Self { streams, incarnation, stack }))
-    }
-
-    /// Of the master.
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
+        Ok(Waited::Ready(Self { streams, stack }))
     }
 
     /// Answers the master's questions of this name with this value from now on.
@@ -121,16 +105,15 @@ impl FlowClient {
         Ok(())
     }
 
-    /// Waits until something has come; without a time-out for ever. The end of the connection comes once.
-    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<News>> {
+    /// Waits until messages have come; without a time-out for ever. Once the connection has ended, and all were taken, there
+    /// are none.
+    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<Vec<u8>>> {
         self.streams.wait(timeout, signals, |connections| {
-            let worker = &mut connections.machine.worker;
-            if !worker.has_news() && worker.ended().is_none() {
-                return None;
-            }
-            let news = worker.take_news();
-            flush(self.streams.shared(), connections);
-            Some(news)
+            connections.machine.worker.has_news().then(|| {
+                let received = connections.machine.worker.take_received();
+                flush(self.streams.shared(), connections);
+                received
+            })
         })
     }
 

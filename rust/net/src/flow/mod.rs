@@ -14,6 +14,6 @@ mod stack;
 mod tests;
 mod worker_end;
 
-pub use client::{ClientOptions, FlowClient};
-pub use server::{FlowServer, ServerOptions, Taken};
+pub use client::FlowClient;
+pub use server::{FlowServer, Taken};
 pub use stack::pipe;

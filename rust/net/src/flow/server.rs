@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
+use softs_proto::flow::{AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
 use crate::error::NetError;
@@ -14,21 +14,6 @@ use crate::waited::Waited;
 
 /// Connections beyond the workers that may be joined: those in their handshakes.
 const MORE_CONNECTIONS: usize = 256;
-
-/// Where a master listens, and for which workers.
-#[derive(Clone, Debug)]
-pub struct ServerOptions {
-    /// Where.
-    pub endpoint: Endpoint,
-    /// Which workers.
-    pub admission: Admission,
-    /// With them workers have to have their own, and may be on other machines.
-    pub credentials: Option<Credentials>,
-    /// The limits.
-    pub limits: Limits,
-    /// When a worker on another machine counts as dead.
-    pub keep_alive: KeepAlive,
-}
 
 /// What has come since the last call.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,13 +31,18 @@ pub struct Taken {
 pub struct FlowServer(Streams<Master>);
 
 impl FlowServer {
-    /// Listens.
+    /// Listens. With credentials workers have to have their own, and may be on other machines; `keep_alive` says when
+    /// those count as dead.
     ///
     /// # Errors
     /// [`NetError::TokenNeeded`] when other machines could reach it without one, [`NetError::EndpointInUse`],
     /// [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
-    pub fn start(options: ServerOptions) -> Result<Self, NetError> {
-        let ServerOptions { endpoint, admission, credentials, limits, keep_alive } = options;
+    pub fn start(
+        endpoint: &Endpoint,
+        credentials: Option<Credentials>,
+        limits: Limits,
+        keep_alive: KeepAlive,
+    ) -> Result<Self, NetError> {
         let options = StreamOptions {
             thread: "softs-flow",
             name: "master",
@@ -61,7 +51,7 @@ impl FlowServer {
             stall: None,
         };
         let credentials = credentials.map(|credentials| (credentials, Service::Flow));
-        Streams::listen(&endpoint, credentials, keep_alive, Master::new(admission, limits), options).map(Self)
+        Streams::listen(endpoint, credentials, keep_alive, Master::new(limits), options).map(Self)
     }
 
     /// Where workers connect to, wildcards resolved.

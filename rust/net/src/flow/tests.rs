@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use softs_proto::flow::rows::{Gone, Memory, RowHolder, Served, Value, Why};
+use softs_proto::flow::rows::{Memory, RowHolder, Served, Value, Why};
 use softs_proto::framing::Outbox;
 
-use super::rows::{ReadEnd, RowReader};
+use super::rows::RowReader;
 use crate::Endpoint;
 use crate::certificates::{TOKEN, credentials};
 use crate::streams::{Channel, StreamOptions, Streams};
@@ -89,5 +89,5 @@ fn a_peer_that_proves_nothing_in_time_is_ended_and_one_that_has_is_not() {
     }
     let value = Value { offset: 0, bytes: 8, serial: 1 };
     let read = known.read([1; 16], &[value], &[], WATCHDOG, &mut || false).unwrap().ready().unwrap();
-    assert_eq!(read, ReadEnd::Gone(Gone { why: Why::OtherSegment, index: 0 }, 0));
+    assert_eq!(read, Some((Why::OtherSegment, 0)));
 }

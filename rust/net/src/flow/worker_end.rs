@@ -75,6 +75,6 @@ impl Joins for Worker {
     }
 
     fn joined(&self) -> Result<bool, String> {
-        self.ended().map_or(Ok(Self::joined(self).is_some()), |why| Err(why.to_owned()))
+        self.ended().map_or(Ok(self.is_joined()), |why| Err(why.to_owned()))
     }
 }

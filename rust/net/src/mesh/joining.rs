@@ -281,7 +281,7 @@ impl Joining<'_> {
         let mut sources = vec![source(self.listening.listener.as_fd(), self.has_room(), false)];
         sources.extend(waitables.iter().map(|(fd, write)| source(fd.as_fd(), !write, *write)));
         sources.extend(
-            self.guests.iter().map(|guest| source(guest.peer.as_fd(), true, guest.peer.has_output())),
+            self.guests.iter().map(|guest| source(guest.peer.as_fd(), true, guest.peer.is_blocked())),
         );
         match poll(&mut sources, Some(&timespec(timeout))) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use softs_proto::framing::Outbox;
 use softs_proto::mesh::{Incoming, Outgoing, Part};
 use softs_shm::{ForeignBytes, SendList, silence, unacknowledged};
 
 use crate::error::os_text;
-use crate::tls::{BATCH_BYTES, Credentials, Encrypted, Over, Plaintext, Service, TlsError, is_tls};
+use crate::streams::Channel;
+use crate::tls::{BATCH_BYTES, Credentials, Encrypted, Over, Plaintext, Service, TlsError};
 use crate::transport::socket;
 
 /// What one connection moves in each direction before it is the turn of another one.
@@ -32,17 +34,15 @@ pub(super) enum Failure {
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    fd: Arc<OwnedFd>,
-    tls: Option<Encrypted>,
+    channel: Channel,
     incoming: Incoming,
     outgoing: Outgoing,
     /// What came behind all that was expected.
     held: Vec<u8>,
-    /// Of the greeting, what was not given to the socket or encrypted.
-    unsaid: Vec<u8>,
+    /// The greeting, until all of it is in the socket.
+    unsaid: Outbox,
     /// The socket took not all.
     is_blocked: bool,
-    is_new: bool,
     sent_at: Instant,
 }
 
@@ -75,27 +75,25 @@ impl Peer {
         credentials: Option<&Credentials>,
         has_dialled: bool,
     ) -> Result<Self, TlsError> {
-        let begin = |credentials| Encrypted::begin(credentials, Service::Mesh, has_dialled);
+        let credentials = credentials.map(|credentials| (credentials, Service::Mesh));
         Ok(Self {
-            fd,
-            tls: credentials.map(begin).transpose()?,
+            channel: Channel::begin(fd, credentials, has_dialled)?,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
             held: Vec::new(),
-            unsaid: Vec::new(),
+            unsaid: Outbox::default(),
             is_blocked: false,
-            is_new: true,
             sent_at: Instant::now(),
         })
     }
 
     pub(super) fn socket(&self) -> &Arc<OwnedFd> {
-        &self.fd
+        &self.channel.fd
     }
 
     /// Says a greeting, as soon as the other end has shown what it is.
     pub(super) fn say(&mut self, bytes: &[u8]) {
-        self.unsaid.extend_from_slice(bytes);
+        self.unsaid.push_bytes(bytes);
     }
 
     /// Whether all of it is in the socket.
@@ -112,46 +110,15 @@ impl Peer {
 
     /// Says and hears what goes now.
     pub(super) fn converse(&mut self) -> Result<(), Failure> {
-        loop {
-            self.flush()?;
-            if self.unsaid.is_empty() || self.has_output() || !self.is_ready() {
-                break;
-            }
-            match &mut self.tls {
-                Some(tls) => {
-                    tls.send(&[&self.unsaid.as_slice()]).map_err(|error| refused(&error))?;
-                    self.unsaid.clear();
-                }
-                None => match socket::write(&self.fd, &self.unsaid).map_err(lost)? {
-                    0 => break,
-                    n => drop(self.unsaid.drain(..n)),
-                },
-            }
-        }
-        self.hear()
-    }
-
-    fn hear(&mut self) -> Result<(), Failure> {
-        if let Some(tls) = &mut self.tls {
-            let held = &mut self.held;
-            tls.read(&self.fd, &mut |record| held.extend_from_slice(record)).map_err(over)?;
-            return Ok(());
-        }
-        let mut buffer = [0; BEHIND_BYTES];
-        match socket::read(&self.fd, &mut buffer).map_err(lost)? {
-            None => return Ok(()),
-            Some(0) => return Err(ended()),
-            Some(n) => self.held.extend_from_slice(&buffer[..n]),
-        }
-        if std::mem::take(&mut self.is_new) && is_tls(&self.held) {
-            return Err(refused(&TlsError::Encrypted));
-        }
-        Ok(())
+        self.is_blocked = self.channel.write(&mut self.unsaid).is_blocked;
+        let (mut buffer, held) = ([0; BEHIND_BYTES], &mut self.held);
+        let heard = self.channel.read(&mut buffer, &mut |bytes| held.extend_from_slice(bytes));
+        heard.map(drop).map_err(over)
     }
 
     /// What the other end has not shown, once the time for it is over.
     pub(super) fn missing(&mut self) -> String {
-        let shown = self.tls.as_mut().and_then(Encrypted::missing);
+        let shown = self.channel.tls.as_mut().and_then(Encrypted::missing);
         shown.unwrap_or_else(|| "it has not said which rank it is".to_owned())
     }
 
@@ -204,7 +171,7 @@ impl Peer {
 
     /// Has a host that is gone noticed; to be called now and then while the other end is waited for.
     pub(super) fn check(&mut self, now: Instant) -> Result<(), Failure> {
-        if let Ok(Some(silent)) = silence(self.fd.as_fd())
+        if let Ok(Some(silent)) = silence(self.as_fd())
             && silent >= SILENT
         {
             return Err(Failure::Lost(format!(
@@ -215,7 +182,7 @@ impl Peer {
         // While something waits for an acknowledgement nothing more is needed, and a rank that only sends reads no pings:
         // they would fill all buffers.
         let is_quiet = now.saturating_duration_since(self.sent_at) >= PING && !self.has_output();
-        if is_quiet && matches!(unacknowledged(self.fd.as_fd()), Ok(0)) {
+        if is_quiet && matches!(unacknowledged(self.as_fd()), Ok(0)) {
             self.outgoing.ping();
         }
         Ok(())
@@ -228,8 +195,11 @@ impl Peer {
             self.take(&held, targets)?;
         }
         while left > 0 && self.is_waiting() {
-            let received =
-                if self.tls.is_some() { self.receive_records(targets) } else { self.receive_plain(targets) };
+            let received = if self.channel.tls.is_some() {
+                self.receive_records(targets)
+            } else {
+                self.receive_plain(targets)
+            };
             match received {
                 Ok((n, false)) => left = left.saturating_sub(n),
                 Ok((_, true)) => break,
@@ -247,8 +217,8 @@ impl Peer {
         let body = self.incoming.body();
         let body = body.and_then(|(index, at, missing)| targets.get(index)?.part(at, missing));
         let (asked, received) = match body {
-            Some(part) => (part.len() + behind.len(), part.receive_with(self.fd.as_fd(), &mut behind)),
-            None => (behind.len(), socket::read(&self.fd, &mut behind)),
+            Some(part) => (part.len() + behind.len(), part.receive_with(self.as_fd(), &mut behind)),
+            None => (behind.len(), socket::read(&self.channel.fd, &mut behind)),
         };
         let n = match received.map_err(lost)? {
             None => return Ok((0, true)),
@@ -264,9 +234,9 @@ impl Peer {
     }
 
     fn receive_records(&mut self, targets: &[ForeignBytes<'_>]) -> Result<(usize, bool), Failure> {
-        let Some(tls) = &mut self.tls else { return Ok((0, true)) };
+        let Channel { fd, tls: Some(tls), .. } = &mut self.channel else { return Ok((0, true)) };
         let (incoming, held, mut stored) = (&mut self.incoming, &mut self.held, Ok(()));
-        let read = tls.read(&self.fd, &mut |record| {
+        let read = tls.read(fd, &mut |record| {
             if stored.is_ok() {
                 stored = store(incoming, held, record, targets);
             }
@@ -292,7 +262,7 @@ impl Peer {
             if self.outgoing.is_complete() {
                 break;
             }
-            let most = if self.tls.is_some() { BATCH_BYTES } else { TURN_BYTES };
+            let most = if self.channel.tls.is_some() { BATCH_BYTES } else { TURN_BYTES };
             let parts = self.outgoing.parts(most);
             let n_bytes: usize = parts.iter().map(Part::n_bytes).sum();
             let pieces = parts.iter().map(|part| match part {
@@ -302,7 +272,7 @@ impl Peer {
                 }
             });
             let pieces: Vec<Piece<'_>> = pieces.flatten().collect();
-            if let Some(tls) = &mut self.tls {
+            if let Some(tls) = &mut self.channel.tls {
                 let pieces: Vec<&dyn Plaintext> = pieces.iter().map(|piece| piece as _).collect();
                 tls.send(&pieces).map_err(|error| refused(&error))?;
                 self.outgoing.advance(n_bytes);
@@ -315,7 +285,7 @@ impl Peer {
                     Piece::Body(bytes) => list.push_foreign(*bytes),
                 }
             }
-            let n = list.send(self.fd.as_fd()).map_err(lost)?;
+            let n = list.send(self.as_fd()).map_err(lost)?;
             self.outgoing.advance(n);
             n_sent += n;
             self.is_blocked = n < n_bytes;
@@ -328,10 +298,10 @@ impl Peer {
 
     /// Writes what is encrypted, as far as the socket takes it; how many bytes.
     fn flush(&mut self) -> Result<usize, Failure> {
-        let Some(tls) = &mut self.tls else { return Ok(0) };
+        let Channel { fd, tls: Some(tls), .. } = &mut self.channel else { return Ok(0) };
         let mut n_written = 0;
         while tls.has_output() {
-            let n = tls.write(&self.fd).map_err(lost)?;
+            let n = tls.write(fd).map_err(lost)?;
             n_written += n;
             self.is_blocked = tls.has_output();
             if n == 0 {
@@ -341,27 +311,14 @@ impl Peer {
         Ok(n_written)
     }
 
-    pub(super) fn has_output(&self) -> bool {
-        self.tls.as_ref().is_some_and(Encrypted::has_output)
-    }
-
-    fn is_ready(&self) -> bool {
-        self.tls.as_ref().is_none_or(Encrypted::is_ready)
+    fn has_output(&self) -> bool {
+        self.channel.tls.as_ref().is_some_and(Encrypted::has_output)
     }
 }
 
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.end(&self.fd);
-        }
-        socket::hang_up(&self.fd);
+        self.channel.as_fd()
     }
 }
 

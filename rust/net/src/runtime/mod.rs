@@ -6,7 +6,6 @@ pub(crate) mod event_loop;
 pub(crate) mod log_queue;
 pub(crate) mod mutex;
 mod peer;
-pub(crate) mod server_machine;
 pub(crate) mod server_state;
 pub(crate) mod server_thread;
 pub(crate) mod standby;

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use softs_proto::limits;
 use softs_proto::log::LogRecord;
+use softs_proto::{ServerMachine, limits};
 
 use super::event_loop::{EventLoop, Limits};
 use super::mutex::lock;
-use super::server_machine::ServerMachine;
 use super::server_state::ServerState;
 use super::standby::bind;
 use crate::error::NetError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softs_proto::store::{StoreLimits, StoreMachine};
+use softs_proto::store::StoreMachine;
 
 use crate::error::NetError;
 use crate::streams::{StreamOptions, Streams};
@@ -30,7 +30,7 @@ impl StoreServer {
     pub fn start(
         endpoint: &Endpoint,
         credentials: Option<Credentials>,
-        limits: StoreLimits,
+        most_bytes: usize,
     ) -> Result<Self, NetError> {
         let options = StreamOptions {
             thread: "softs-store",
@@ -39,7 +39,7 @@ impl StoreServer {
             handshake: HANDSHAKE,
             stall: None,
         };
-        let (machine, keep_alive) = (StoreMachine::new(limits), KeepAlive::within(SILENT));
+        let (machine, keep_alive) = (StoreMachine::new(most_bytes), KeepAlive::within(SILENT));
         let credentials = credentials.map(|credentials| (credentials, Service::Store));
         Streams::listen(endpoint, credentials, keep_alive, machine, options).map(Self)
     }

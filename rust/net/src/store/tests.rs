@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use softs_proto::store::{Reply, Request, StoreLimits};
+use softs_proto::store::{Reply, Request};
 
 use super::{StoreClient, StoreServer};
 use crate::Endpoint;
@@ -16,7 +16,7 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 fn server(token: Option<&str>) -> StoreServer {
     let endpoint: Endpoint = "tcp://127.0.0.1:0".parse().unwrap();
     let credentials = token.map(|token| credentials(&[token]));
-    StoreServer::start(&endpoint, credentials, StoreLimits { bytes: 1 << 20 }).unwrap()
+    StoreServer::start(&endpoint, credentials, 1 << 20).unwrap()
 }
 
 fn client(server: &StoreServer, token: Option<&str>) -> Result<StoreClient, NetError> {
@@ -85,7 +85,7 @@ fn a_client_waits_for_a_store_that_begins_later() {
     thread::scope(|scope| {
         let client = scope.spawn(|| StoreClient::connect(endpoint.clone(), None, WATCHDOG, &mut || false));
         thread::sleep(Duration::from_millis(120));
-        let _second = StoreServer::start(&endpoint, None, StoreLimits { bytes: 1 << 20 }).unwrap();
+        let _second = StoreServer::start(&endpoint, None, 1 << 20).unwrap();
         assert!(client.join().unwrap().unwrap().ready().is_some());
     });
 }

@@ -16,8 +16,8 @@ const PLAIN: &[u8] = b"plain";
 /// Dropping it ends the connection for both ends; with TLS the other end is told so, or why, as far as that goes at once.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    fd: Arc<OwnedFd>,
-    tls: Option<Encrypted>,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) tls: Option<Encrypted>,
     /// Bytes of the outbox that are encrypted; they stay in it until all of them are written.
     n_encrypted: usize,
     /// Nothing has come yet.

@@ -20,14 +20,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 const MAX_FAILING: usize = 64;
 
 impl Broker {
-    /// When [`Broker::handle_timeout`] wants to be called.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.backoff_ends.first_key_value().map(|(&(at, _), _)| at)
-    }
-
     /// Ends the back-offs that are over: their suppliers get orders again.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    pub(super) fn end_backoffs(&mut self, now: Instant) {
         while let Some(first) = self.backoff_ends.first_entry().filter(|first| first.key().0 <= now) {
             let (supplier, product) = *first.get();
             self.end_backoff(supplier, product);

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::cost::take_steps;
 use super::{Broker, Config, PeerId, Side};
-use crate::Dialect;
 use crate::limits::MAX_LATE_ORDERS;
 use crate::wire::{AnnouncedLane, ClientRequest, Message, SupplierRequest};
+use crate::{Dialect, ServerMachine};
 
 const SUPPLIER: PeerId = PeerId(1);
 const CLIENT: PeerId = PeerId(10);

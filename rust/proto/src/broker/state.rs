@@ -56,12 +56,6 @@ impl Broker {
         Self { config, ..Self::default() }
     }
 
-    /// Whether a supplier of softs was ever here.
-    #[must_use]
-    pub fn had_softs_suppliers(&self) -> bool {
-        self.had_softs
-    }
-
     /// Whether nothing is held, except late answers for clients that may reconnect; this is so once all peers are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {

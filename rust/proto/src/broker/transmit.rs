@@ -15,7 +15,7 @@ impl Broker {
     ///
     /// SUPPLY comes before all WORK and has to be written before it: a client must know of a softs supplier before that
     /// one has an order of its.
-    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
+    pub(super) fn transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         out.clear();
         while let Some(&key) = self.outbox.first.front() {
             self.give_stale_back(key);

@@ -14,7 +14,8 @@ use crate::log::{Level, LogRecord};
 use crate::wire::{
     ControlReply, ControlRequest, ControlStats, Follow, LinkedState, Message, ModelRef, Publication,
 };
-use crate::zmtp::SharedMessage;
+use crate::zmtp::{Role, SharedMessage};
+use crate::{Dialect, ServerMachine};
 
 /// Subscribers that have waited for this long without a model are worth a warning.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,8 +29,7 @@ pub enum Endpoint {
     Publication,
 }
 
-/// The broker's end. Its events: [`Control::handle_connected`] once per connection, before anything else of it;
-/// [`Control::handle_disconnected`] once, and nothing of it afterwards.
+/// The broker's end.
 #[derive(Debug, Default)]
 pub struct Control {
     model: Option<Model>,
@@ -69,28 +69,35 @@ struct Waiting {
     warned: bool,
 }
 
-impl Control {
-    /// A channel without a model and without peers.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+impl ServerMachine for Control {
+    type Side = Endpoint;
+    type Stats = ControlStats;
+
+    const SIDES: [Endpoint; 2] = [Endpoint::Control, Endpoint::Publication];
+    /// An answer can be a thousand times as long as its question.
+    const COLLECT_MESSAGES: usize = 1;
+
+    fn role(side: Endpoint) -> Role {
+        match side {
+            Endpoint::Control => Role::Router,
+            Endpoint::Publication => Role::Publisher,
+        }
     }
 
-    /// A channel that is one of several, of which one serves at a time.
-    #[must_use]
-    pub fn with_standbys() -> Self {
-        Self { has_standbys: true, ..Self::default() }
+    fn peer_name(side: Endpoint) -> &'static str {
+        match side {
+            Endpoint::Control => "a student",
+            Endpoint::Publication => "a subscriber",
+        }
     }
 
-    /// A peer has completed its handshake.
-    pub fn handle_connected(&mut self, peer: PeerId, endpoint: Endpoint) {
+    fn handle_connected(&mut self, _now: Instant, peer: PeerId, endpoint: Endpoint, _dialect: Dialect) {
         if endpoint == Endpoint::Publication {
             self.subscriptions.enter(peer);
         }
     }
 
-    /// A connection has ended.
-    pub fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
+    fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
         if let Some(rank) = self.ranks.leave(peer) {
             self.tell(Level::Info, format!("{} has gone", student(rank)));
             // Where it has gone to it may set another model.
@@ -103,8 +110,7 @@ impl Control {
         self.review(now);
     }
 
-    /// A request of a student.
-    pub fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
+    fn handle_message(&mut self, now: Instant, peer: PeerId, frames: &[&[u8]]) {
         if self.subscriptions.has(peer) {
             // A subscriber sends only its subscriptions; a PUB socket ignores the rest too.
             return;
@@ -116,21 +122,18 @@ impl Control {
         self.review(now);
     }
 
-    /// A subscriber wants what starts with `prefix`, or wants it no more.
-    pub fn handle_subscription(&mut self, now: Instant, peer: PeerId, wanted: bool, prefix: &[u8]) {
+    fn handle_subscription(&mut self, now: Instant, peer: PeerId, wanted: bool, prefix: &[u8]) {
         let has_model = self.model.is_some() && !self.is_withheld;
         self.subscriptions.subscribe(peer, wanted, prefix, has_model);
         self.review(now);
     }
 
-    /// Whether bytes wait for a subscriber that the kernel does not take. Until they are gone it gets nothing more, and
-    /// then the newest.
-    pub fn handle_blocked(&mut self, peer: PeerId, is_blocked: bool) {
+    /// Until its bytes are gone a subscriber gets nothing more, and then the newest.
+    fn handle_blocked(&mut self, peer: PeerId, is_blocked: bool) {
         self.subscriptions.block(peer, is_blocked);
     }
 
-    /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    fn handle_timeout(&mut self, now: Instant) {
         if let Some(waiting) = &mut self.waiting
             && !waiting.warned
             && now.saturating_duration_since(waiting.since) >= PATIENCE
@@ -142,15 +145,12 @@ impl Control {
         }
     }
 
-    /// When [`Control::handle_timeout`] wants to be called.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    fn poll_timeout(&self) -> Option<Instant> {
         self.waiting.filter(|waiting| !waiting.warned).map(|waiting| waiting.since + PATIENCE)
     }
 
-    /// The next publication, and its receiver. To be drained before [`Control::poll_transmit`]: students wait for the
-    /// samples of workers.
-    pub fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
+    /// Before answers: students wait for the samples of workers.
+    fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
         let (peer, topic) = self.subscriptions.next()?;
         let shared = match (topic, &self.model) {
             (Topic::Model, Some(model)) => {
@@ -162,21 +162,17 @@ impl Control {
         Some((peer, shared))
     }
 
-    /// Puts the next answer into `out`, which must be empty; returns its receiver.
-    pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
+    fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         let (peer, message) = self.replies.pop_front()?;
         *out = message;
         Some(peer)
     }
 
-    /// The next line of log.
-    pub fn poll_log(&mut self) -> Option<LogRecord> {
+    fn poll_log(&mut self) -> Option<LogRecord> {
         self.log.pop_front()
     }
 
-    /// What is known now.
-    #[must_use]
-    pub fn stats(&self, now: Instant) -> ControlStats {
+    fn stats(&self, now: Instant) -> ControlStats {
         let model = self.model.clone().unwrap_or_default();
         ControlStats {
             generation: model.generation,
@@ -190,6 +186,20 @@ impl Control {
                 .waiting
                 .map_or(0.0, |waiting| now.saturating_duration_since(waiting.since).as_secs_f64()),
         }
+    }
+}
+
+impl Control {
+    /// A channel without a model and without peers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A channel that is one of several, of which one serves at a time.
+    #[must_use]
+    pub fn with_standbys() -> Self {
+        Self { has_standbys: true, ..Self::default() }
     }
 
     fn handle_request(&mut self, now: Instant, peer: PeerId, request: ControlRequest<'_>) {

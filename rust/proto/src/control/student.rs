@@ -13,14 +13,8 @@ use crate::wire::{ControlReply, ControlRequest, Message, ModelRef};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request(u64);
 
-/// How a request ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was carried out; the present generation.
-    Done(u64),
-    /// It was not; the broker's text.
-    Refused(String),
-}
+/// How a request ended: the present generation, or why the broker has not carried it out.
+pub type Outcome = Result<u64, String>;
 
 /// One student, over all its connections.
 #[derive(Debug, Default)]
@@ -232,7 +226,7 @@ impl Student {
         self.log
             .push_back(LogRecord { level: Level::Warning, text: format!("no seat at the broker: {text}") });
         for pending in self.requests.drain(..) {
-            self.outcomes.insert(pending.id, Outcome::Refused(text.clone()));
+            self.outcomes.insert(pending.id, Err(text.clone()));
         }
         self.seat = Seat::Refused(text);
     }
@@ -241,13 +235,13 @@ impl Student {
         let outcome = match (reply.ok, pending.order, reply.generation) {
             (true, Order::SetModel { model_id, model_cfg, .. }, Some(generation @ 1..)) => {
                 self.note_model(Model { generation, model_id, model_cfg });
-                Outcome::Done(generation)
+                Ok(generation)
             }
             (true, Order::Stop { nonce }, _) => {
                 self.stop = Some(nonce);
-                Outcome::Done(self.generation())
+                Ok(self.generation())
             }
-            _ => Outcome::Refused(reason(reply)),
+            _ => Err(reason(reply)),
         };
         if !pending.is_abandoned {
             self.outcomes.insert(pending.id, outcome);

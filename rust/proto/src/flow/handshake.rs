@@ -1,7 +1,6 @@
 //! What the two ends of a control stream say first. Whether the other end may say it is known before.
 
 use crate::framing::{Fields, MessageError, Outbox};
-use crate::streams::{end_of, push_end};
 use crate::text::cut;
 
 /// Bytes of the payload of one frame before a worker has joined.
@@ -14,6 +13,9 @@ const VERSION: u16 = 2;
 /// What it is called in errors.
 const PROTOCOL: &str = "flow";
 
+/// In the place of a number that once ordered masters.
+const RESERVED: u64 = 1;
+
 const HELLO: u8 = 1;
 const WELCOME: u8 = 4;
 
@@ -22,8 +24,6 @@ const WELCOME: u8 = 4;
 pub struct Hello<'a> {
     /// Its number.
     pub worker: u32,
-    /// The lowest incarnation of a master that it accepts.
-    pub incarnation: u64,
     /// Its process, by its own words.
     pub pid: u32,
     /// Bytes of a payload that it accepts.
@@ -32,24 +32,13 @@ pub struct Hello<'a> {
     pub host: &'a str,
 }
 
-/// What a master says to a worker that has joined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
-    /// Of the master.
-    pub incarnation: u64,
-    /// Bytes of a payload that it accepts.
-    pub frame_bytes: u32,
-}
-
-/// The messages of the handshake, and the last one of a connection; each one frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The messages of the handshake, each one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake<'a> {
     /// The first message, of the worker.
     Hello(Hello<'a>),
-    /// The worker has joined.
-    Welcome(Welcome),
-    /// The connection ends, and why; also a refusal.
-    End(String),
+    /// The worker has joined; bytes of a payload that the master accepts.
+    Welcome(u32),
 }
 
 impl<'a> Handshake<'a> {
@@ -63,29 +52,25 @@ impl<'a> Handshake<'a> {
             HELLO => Self::Hello(hello_of(fields("HELLO"))?),
             WELCOME => {
                 let mut fields = fields("WELCOME");
-                let welcome = Welcome { incarnation: fields.u64()?, frame_bytes: fields.u32()? };
-                fields.end().map(|()| Self::Welcome(welcome))?
+                let frame_bytes = reserved(&mut fields).and_then(|()| fields.u32())?;
+                fields.end().map(|()| Self::Welcome(frame_bytes))?
             }
-            other => match end_of(other, payload)? {
-                Some(reason) => Self::End(reason),
-                None => return Err(MessageError::Kind(other)),
-            },
+            other => return Err(MessageError::Kind(other)),
         })
     }
 
     /// Appends it as one frame.
     pub fn encode(&self, out: &mut Outbox) {
         match self {
-            Self::Hello(Hello { worker, incarnation, pid, frame_bytes, host }) => {
-                let numbers = [&worker.to_le_bytes()[..], &incarnation.to_le_bytes()].concat();
+            Self::Hello(Hello { worker, pid, frame_bytes, host }) => {
+                let numbers = [&worker.to_le_bytes()[..], &RESERVED.to_le_bytes()].concat();
                 let limits = [pid.to_le_bytes(), frame_bytes.to_le_bytes()].concat();
                 let host = cut(host, MAX_HOST_BYTES).as_bytes();
                 out.push(HELLO, &[MAGIC, &VERSION.to_le_bytes(), &numbers, &limits, host]);
             }
-            Self::Welcome(Welcome { incarnation, frame_bytes }) => {
-                out.push(WELCOME, &[&incarnation.to_le_bytes(), &frame_bytes.to_le_bytes()]);
+            Self::Welcome(frame_bytes) => {
+                out.push(WELCOME, &[&RESERVED.to_le_bytes(), &frame_bytes.to_le_bytes()]);
             }
-            Self::End(reason) => push_end(out, reason),
         }
     }
 }
@@ -98,8 +83,13 @@ fn hello_of(mut fields: Fields<'_>) -> Result<Hello<'_>, MessageError> {
     if version != VERSION {
         return Err(MessageError::Version { protocol: PROTOCOL, theirs: version, ours: VERSION });
     }
-    let (worker, incarnation) = (fields.u32()?, fields.u64()?);
+    let worker = fields.u32()?;
+    reserved(&mut fields)?;
     let (pid, frame_bytes) = (fields.u32()?, fields.u32()?);
     let host = fields.text(MAX_HOST_BYTES)?;
-    Ok(Hello { worker, incarnation, pid, frame_bytes, host })
+    Ok(Hello { worker, pid, frame_bytes, host })
+}
+
+fn reserved(fields: &mut Fields<'_>) -> Result<(), MessageError> {
+    if fields.u64()? == RESERVED { Ok(()) } else { Err(fields.malformed()) }
 }

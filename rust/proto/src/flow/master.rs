@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::handshake::{FRAME_BYTES, Handshake, Hello, Welcome};
+use super::handshake::{FRAME_BYTES, Handshake, Hello};
 use super::limits::Limits;
-use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::message::{MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
 use crate::broker::PeerId;
@@ -17,19 +17,9 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 /// Lines of log that wait to be taken; beyond them the oldest go.
 const MAX_RECORDS: usize = 256;
 
-/// Which workers a master takes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Admission {
-    /// Of this master: workers that know a higher one are refused, and refuse it.
-    pub incarnation: u64,
-    /// The lowest incarnation that a worker may have been started with.
-    pub oldest: u64,
-}
-
 /// The state machine of a master.
 #[derive(Debug, Default)]
 pub struct Master {
-    admission: Admission,
     limits: Limits,
     peers: FxHashMap<PeerId, Peer>,
     seats: Seats,
@@ -62,8 +52,8 @@ enum Phase {
 impl Master {
     /// Without connections.
     #[must_use]
-    pub fn new(admission: Admission, limits: Limits) -> Self {
-        Self { admission, limits, ..Self::default() }
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
     }
 
     /// Sends a message to a worker; the connection has something to write then.
@@ -135,14 +125,10 @@ impl Master {
                         let (worker, payload) = (*worker, payload.to_vec());
                         self.seats.push(peer, Event::Received { worker, payload });
                     }
-                    ToMaster::Answer(number, answered) => {
-                        let answer = match answered {
-                            Answered::Found { age_us, value } => {
-                                Ok(Publication { value: value.to_vec(), age_us })
-                            }
-                            Answered::NotFound(published) => Err(published),
-                        };
-                        self.asks.answer(peer, number, answer);
+                    ToMaster::Answer(number, answer) => {
+                        let found =
+                            |(age_us, value): (u64, &[u8])| Publication { value: value.to_vec(), age_us };
+                        self.asks.answer(peer, number, answer.map(found));
                     }
                 },
                 Phase::Ended => return Ok(()),
@@ -152,29 +138,17 @@ impl Master {
     }
 
     fn admit(&mut self, peer: PeerId, hello: Hello<'_>) -> Result<(), Stop> {
-        let Hello { worker, incarnation, pid, frame_bytes, host } = hello;
-        self.check(worker, incarnation)?;
+        let Hello { worker, pid, frame_bytes, host } = hello;
+        self.check(worker)?;
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
         found.phase = Phase::Joined { worker, frame_bytes };
-        let (own, limit) = (self.admission.incarnation, self.limits.frame_bytes);
-        Handshake::Welcome(Welcome { incarnation: own, frame_bytes: limit }).encode(&mut found.outbox);
-        self.seats.push(peer, Event::Joined { worker, pid, host: host.to_owned(), incarnation });
+        Handshake::Welcome(self.limits.frame_bytes).encode(&mut found.outbox);
+        self.seats.push(peer, Event::Joined { worker, pid, host: host.to_owned() });
         Ok(())
     }
 
     /// Whether a worker may join; the refusal names others.
-    fn check(&self, worker: u32, incarnation: u64) -> Result<(), String> {
-        let Admission { incarnation: own, oldest } = self.admission;
-        if incarnation > own {
-            return Err(format!(
-                "worker {worker} knows incarnation {incarnation}, and this master is of the older {own}"
-            ));
-        }
-        if incarnation < oldest {
-            return Err(format!(
-                "worker {worker} is of incarnation {incarnation}, and this master of {own} takes those from {oldest} on"
-            ));
-        }
+    fn check(&self, worker: u32) -> Result<(), String> {
         if let Some(holder) = self.seats.holder(worker) {
             let name = self.peers.get(&holder).map_or("another process", |peer| &peer.name);
             return Err(format!(

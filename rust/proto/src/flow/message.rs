@@ -14,19 +14,9 @@ const ANSWER: u8 = 7;
 /// Bytes of an ANSWER beside the value.
 pub(super) const ANSWER_BYTES: usize = 17;
 
-/// What a worker has published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answered<'a> {
-    /// The last value.
-    Found {
-        /// How long ago it was published, microseconds.
-        age_us: u64,
-        /// The value.
-        value: &'a [u8],
-    },
-    /// Nothing under that name; a text about what there is.
-    NotFound(&'a str),
-}
+/// The last value that a worker has published under a name, and how long ago, microseconds; or a text about what there
+/// is.
+pub type Answer<'a> = Result<(u64, &'a [u8]), &'a str>;
 
 /// From a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +24,7 @@ pub enum ToMaster<'a> {
     /// A message of the caller.
     Data(&'a [u8]),
     /// To an ASK of that number.
-    Answer(u64, Answered<'a>),
+    Answer(u64, Answer<'a>),
 }
 
 /// From the master.
@@ -58,8 +48,8 @@ impl<'a> ToMaster<'a> {
                 let mut fields = Fields(payload, "ANSWER");
                 let (number, age_us, is_found) = (fields.u64()?, fields.u64()?, fields.flag()?);
                 let answered = match (is_found, age_us) {
-                    (true, age_us) => Answered::Found { age_us, value: fields.0 },
-                    (false, 0) => Answered::NotFound(fields.text(MAX_REASON_BYTES)?),
+                    (true, age_us) => Ok((age_us, fields.0)),
+                    (false, 0) => Err(fields.text(MAX_REASON_BYTES)?),
                     _ => return Err(fields.malformed()),
                 };
                 Ok(Self::Answer(number, answered))
@@ -74,8 +64,8 @@ impl<'a> ToMaster<'a> {
             Self::Data(payload) => out.push(DATA, &[payload]),
             Self::Answer(number, answered) => {
                 let (is_found, age_us, rest) = match answered {
-                    Answered::Found { age_us, value } => (true, *age_us, *value),
-                    Answered::NotFound(text) => (false, 0, cut(text, MAX_REASON_BYTES).as_bytes()),
+                    Ok((age_us, value)) => (true, *age_us, *value),
+                    Err(text) => (false, 0, cut(text, MAX_REASON_BYTES).as_bytes()),
                 };
                 out.push(ANSWER, &[&number.to_le_bytes(), &age_us.to_le_bytes(), &[is_found.into()], rest]);
             }

@@ -15,10 +15,10 @@ mod seats;
 mod send_error;
 mod worker;
 
-pub use handshake::{Handshake, Hello, Welcome};
+pub use handshake::{Handshake, Hello};
 pub use limits::Limits;
-pub use master::{Admission, Master};
-pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+pub use master::Master;
+pub use message::{Answer, MAX_NAME_BYTES, ToMaster, ToWorker};
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
-pub use worker::{Introduction, News, Worker};
+pub use worker::Worker;

@@ -19,8 +19,6 @@ pub enum Event {
         pid: u32,
         /// Its host, by its own words.
         host: String,
-        /// The incarnation that it was started with.
-        incarnation: u64,
     },
     /// A message.
     Received {

@@ -1,11 +1,11 @@
 //! A worker's end: the handshake, messages both ways, and what it has published.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::handshake::{FRAME_BYTES, Handshake, Hello, Welcome};
+use super::handshake::{FRAME_BYTES, Handshake, Hello};
 use super::limits::{Limits, MESSAGE_COST};
-use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::message::{ANSWER_BYTES, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::send_error::SendError;
 use crate::framing::{FrameReader, MessageError, Outbox};
 use crate::streams::{Stop, next_frame, push_end};
@@ -14,28 +14,6 @@ use crate::streams::{Stop, next_frame, push_end};
 const MAX_PUBLISHED: usize = 256;
 /// Questions that may wait for what is made when it is asked for.
 const MAX_ASKED: usize = 64;
-
-/// What a worker is.
-#[derive(Clone, Debug)]
-pub struct Introduction {
-    /// Its number.
-    pub worker: u32,
-    /// Its process.
-    pub pid: u32,
-    /// The name of its host.
-    pub host: String,
-    /// Masters of lower incarnations refuse it.
-    pub incarnation: u64,
-}
-
-/// Something that the owner of a worker has to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// A message of the master.
-    Received(Vec<u8>),
-    /// The connection has ended, and how; the last one.
-    Ended(String),
-}
 
 /// The state machine of a worker; one for each connection.
 #[derive(Debug)]
@@ -49,27 +27,27 @@ pub struct Worker {
     made: Option<String>,
     /// Questions of that name which wait for it.
     asked: Vec<u64>,
-    news: VecDeque<News>,
+    /// Messages of the master, until the owner takes them.
+    received: Vec<Vec<u8>>,
     unread: usize,
 }
 
 #[derive(Debug)]
 enum Phase {
     Joining,
-    /// What the master has said of itself.
-    Joined(Welcome),
+    /// Bytes of a payload that the master accepts.
+    Joined(u32),
     /// How.
     Ended(String),
 }
 
 impl Worker {
-    /// Of a new connection, with HELLO to be written.
+    /// Of a new connection, with HELLO to be written: the number of the worker, its process, and the name of its host.
     #[must_use]
-    pub fn new(introduction: &Introduction, limits: Limits) -> Self {
-        let Introduction { worker, pid, ref host, incarnation } = *introduction;
+    pub fn new(worker: u32, pid: u32, host: &str, limits: Limits) -> Self {
         let frame_bytes = limits.frame_bytes;
         let mut outbox = Outbox::default();
-        Handshake::Hello(Hello { worker, incarnation, pid, frame_bytes, host }).encode(&mut outbox);
+        Handshake::Hello(Hello { worker, pid, frame_bytes, host }).encode(&mut outbox);
         Self {
             limits,
             phase: Phase::Joining,
@@ -78,7 +56,7 @@ impl Worker {
             published: BTreeMap::new(),
             made: None,
             asked: Vec::new(),
-            news: VecDeque::new(),
+            received: Vec::new(),
             unread: 0,
         }
     }
@@ -102,7 +80,6 @@ impl Worker {
     pub fn disconnect(&mut self, why: &str) {
         if self.ended().is_none() {
             self.phase = Phase::Ended(why.to_owned());
-            self.news.push_back(News::Ended(why.to_owned()));
         }
     }
 
@@ -114,13 +91,10 @@ impl Worker {
         }
     }
 
-    /// The incarnation of the master, once the worker has joined.
+    /// Whether it has joined, and is connected.
     #[must_use]
-    pub fn joined(&self) -> Option<u64> {
-        match &self.phase {
-            Phase::Joined(master) => Some(master.incarnation),
-            Phase::Joining | Phase::Ended(_) => None,
-        }
+    pub fn is_joined(&self) -> bool {
+        matches!(self.phase, Phase::Joined(_))
     }
 
     /// How the connection ended, once it has.
@@ -138,14 +112,14 @@ impl Worker {
     /// There is no connection, the message is too long, or too much waits for the master.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), SendError> {
         let (to, bytes) = ("the master".to_owned(), payload.len());
-        let master = match &self.phase {
-            Phase::Joined(master) => master,
+        let theirs = match &self.phase {
+            Phase::Joined(frame_bytes) => *frame_bytes,
             Phase::Ended(why) => return Err(SendError::NotConnected { to, why: why.clone() }),
             Phase::Joining => {
                 return Err(SendError::NotConnected { to, why: "this worker has not joined yet".to_owned() });
             }
         };
-        let limit = master.frame_bytes.min(self.limits.frame_bytes);
+        let limit = theirs.min(self.limits.frame_bytes);
         if bytes > limit as usize {
             return Err(SendError::TooLong { to, bytes, limit });
         }
@@ -194,7 +168,7 @@ impl Worker {
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
         let theirs = match &self.phase {
-            Phase::Joined(master) => master.frame_bytes,
+            Phase::Joined(frame_bytes) => *frame_bytes,
             Phase::Joining | Phase::Ended(_) => u32::MAX,
         };
         (theirs.min(self.limits.frame_bytes) as usize).saturating_sub(ANSWER_BYTES)
@@ -203,20 +177,20 @@ impl Worker {
     /// Answers all questions of [`Self::make_when_asked`] that wait; `value` is at most [`Self::answer_bytes`] long.
     pub fn answer_asked(&mut self, value: &[u8]) {
         for number in std::mem::take(&mut self.asked) {
-            ToMaster::Answer(number, Answered::Found { age_us: 0, value }).encode(&mut self.outbox);
+            ToMaster::Answer(number, Ok((0, value))).encode(&mut self.outbox);
         }
     }
 
-    /// Whether there are news.
+    /// Whether the owner has something to take, or nothing more comes.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
+        !self.received.is_empty() || self.ended().is_some()
     }
 
-    /// All news since the last call.
-    pub fn take_news(&mut self) -> Vec<News> {
+    /// All messages of the master since the last call.
+    pub fn take_received(&mut self) -> Vec<Vec<u8>> {
         self.unread = 0;
-        self.news.drain(..).collect()
+        std::mem::take(&mut self.received)
     }
 
     /// What is to be written.
@@ -234,16 +208,16 @@ impl Worker {
         while let Some((kind, payload)) = next_frame(reader)? {
             match &mut self.phase {
                 Phase::Joining => {
-                    let Handshake::Welcome(master) = Handshake::decode(kind, payload)? else {
+                    let Handshake::Welcome(frame_bytes) = Handshake::decode(kind, payload)? else {
                         return Err(MessageError::Kind(kind).into());
                     };
-                    self.phase = Phase::Joined(master);
+                    self.phase = Phase::Joined(frame_bytes);
                     reader.set_limit(self.limits.frame_bytes);
                 }
                 Phase::Joined(_) => match ToWorker::decode(kind, payload)? {
                     ToWorker::Data(payload) => {
                         self.unread += payload.len() + MESSAGE_COST;
-                        self.news.push_back(News::Received(payload.to_vec()));
+                        self.received.push(payload.to_vec());
                     }
                     ToWorker::Ask(number, what) => self.answer(now, number, what)?,
                 },
@@ -255,7 +229,7 @@ impl Worker {
 
     fn answer(&mut self, now: Instant, number: u64, what: &str) -> Result<(), String> {
         let frame_bytes = match &self.phase {
-            Phase::Joined(master) => master.frame_bytes as usize,
+            Phase::Joined(frame_bytes) => *frame_bytes as usize,
             _ => return Ok(()),
         };
         if self.outbox.len() > self.limits.unsent_bytes || self.asked.len() >= MAX_ASKED {
@@ -269,16 +243,16 @@ impl Worker {
         let answered = match self.published.get(what) {
             Some((value, _)) if value.len() + ANSWER_BYTES > frame_bytes => {
                 text = format!("a value of {} bytes, more than this master accepts", value.len());
-                Answered::NotFound(&text)
+                Err(text.as_str())
             }
             Some((value, at)) => {
                 let age = now.saturating_duration_since(*at).as_micros();
-                Answered::Found { age_us: u64::try_from(age).unwrap_or(u64::MAX), value }
+                Ok((u64::try_from(age).unwrap_or(u64::MAX), value.as_slice()))
             }
-            None if self.published.is_empty() => Answered::NotFound("nothing at all"),
+            None if self.published.is_empty() => Err("nothing at all"),
             None => {
                 text = self.published.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                Answered::NotFound(&text)
+                Err(text.as_str())
             }
         };
         ToMaster::Answer(number, answered).encode(&mut self.outbox);

@@ -33,6 +33,11 @@ impl Outbox {
         }
     }
 
+    /// Appends bytes that are no frame.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
     /// Appends a frame of `len` bytes that `fill` writes; what it returns.
     pub fn push_filled(&mut self, kind: u8, len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> bool {
         self.push(kind, &[]);

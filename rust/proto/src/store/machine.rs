@@ -13,18 +13,12 @@ use crate::streams::{End, Stop, StreamMachine, next_frame, push_end};
 /// What one key is taken to cost beside its bytes and those of its value.
 const KEY_COST: usize = 128;
 
-/// What a store holds at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreLimits {
-    /// Bytes of all keys and values.
-    pub bytes: usize,
-}
-
 /// The state machine of the process that has the values. A request waits for keys until the connection ends: a peer gives
 /// it up by ending that.
 #[derive(Debug, Default)]
 pub struct StoreMachine {
-    limits: StoreLimits,
+    /// Bytes of all keys and values, at most.
+    most_bytes: usize,
     /// By a hash that a peer cannot foresee.
     values: HashMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
@@ -52,10 +46,10 @@ struct Waiting {
 }
 
 impl StoreMachine {
-    /// Without values.
+    /// Without values; of keys and values together it holds `most_bytes` at most.
     #[must_use]
-    pub fn new(limits: StoreLimits) -> Self {
-        Self { limits, ..Self::default() }
+    pub fn new(most_bytes: usize) -> Self {
+        Self { most_bytes, ..Self::default() }
     }
 
     /// Bytes that its keys and values take.
@@ -64,30 +58,11 @@ impl StoreMachine {
         self.bytes
     }
 
-    fn handle_frames(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let mut reader = std::mem::take(&mut peer.reader);
-        let stopped = loop {
-            match next_frame(&mut reader) {
-                Ok(None) => break None,
-                Ok(Some((kind, payload))) => match Request::decode(kind, payload) {
-                    Ok(request) => {
-                        if let Err(why) = self.handle(id, &request) {
-                            break Some(why);
-                        }
-                    }
-                    Err(error) => break Some(error.to_string()),
-                },
-                Err(Stop::Told(why) | Stop::Refused(why)) => break Some(why),
-            }
-        };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.reader = reader;
-        if let Some(why) = stopped {
-            push_end(&mut peer.outbox, &why);
-            peer.is_ending = true;
-            self.ending.push(id);
+    fn handle_frames(&mut self, id: PeerId, reader: &mut FrameReader) -> Result<(), Stop> {
+        while let Some((kind, payload)) = next_frame(reader)? {
+            self.handle(id, &Request::decode(kind, payload)?)?;
         }
+        Ok(())
     }
 
     /// Answers a request, or has it wait; the error ends the connection.
@@ -163,8 +138,8 @@ impl StoreMachine {
     fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<(), String> {
         let old = self.values.get(key).map_or(0, |old| cost(key, old));
         let bytes = self.bytes - old + cost(key, &value);
-        if bytes > self.limits.bytes {
-            return Err(format!("the store is full: it holds {} bytes at most", self.limits.bytes));
+        if bytes > self.most_bytes {
+            return Err(format!("the store is full: it holds {} bytes at most", self.most_bytes));
         }
         self.bytes = bytes;
         match self.values.entry(key.to_vec()) {
@@ -219,9 +194,16 @@ impl StreamMachine for StoreMachine {
     }
 
     fn receive(&mut self, id: PeerId, bytes: &[u8]) {
-        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.is_ending) {
-            peer.reader.receive(bytes);
-            self.handle_frames(id);
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.is_ending) else { return };
+        let mut reader = std::mem::take(&mut peer.reader);
+        reader.receive(bytes);
+        let handled = self.handle_frames(id, &mut reader);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.reader = reader;
+        if let Err(Stop::Told(why) | Stop::Refused(why)) = handled {
+            push_end(&mut peer.outbox, &why);
+            peer.is_ending = true;
+            self.ending.push(id);
         }
     }
 

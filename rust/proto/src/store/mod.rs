@@ -9,5 +9,5 @@ mod machine;
 mod message;
 
 pub use answer::Answer;
-pub use machine::{StoreLimits, StoreMachine};
+pub use machine::StoreMachine;
 pub use message::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Reply, Request};

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use softs_proto::bridge::{Bridges, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::NoLanes;
-use softs_proto::control::{Control, Endpoint, LinkSeat, News, Outcome, Request, Student, Subscriber};
+use softs_proto::control::{Control, Endpoint, LinkSeat, News, Request, Student, Subscriber};
 use softs_proto::link::HostId;
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 use crate::lane_model::Claim;
 use crate::network::{Network, Segment, Time};
@@ -160,15 +161,15 @@ impl World {
         let broker = &mut self.hosts[peer.host].broker;
         match &mut peer.machine {
             Machine::Student(student) => {
-                broker.handle_connected(id, Endpoint::Control);
+                broker.handle_connected(now, id, Endpoint::Control, Dialect::Native);
                 student.handle_connected();
             }
             Machine::Link(seat) => {
-                broker.handle_connected(id, Endpoint::Control);
+                broker.handle_connected(now, id, Endpoint::Control, Dialect::Native);
                 seat.handle_connected(now);
             }
             Machine::Worker(worker) => {
-                broker.handle_connected(id, Endpoint::Publication);
+                broker.handle_connected(now, id, Endpoint::Publication, Dialect::Native);
                 worker.handle_connected();
             }
         }
@@ -371,11 +372,11 @@ impl World {
             let Machine::Student(student) = &mut self.peers[leader.peer].machine else { continue };
             let Some((request, model_id)) = leader.open.take() else { continue };
             match student.take_outcome(request) {
-                Some(Outcome::Done(generation)) => {
+                Some(Ok(generation)) => {
                     assert!(generation > leader.last.0, "seed {seed}: {generation} after {}", leader.last.0);
                     leader.last = (generation, model_id);
                 }
-                Some(Outcome::Refused(text)) => panic!("seed {seed}: a leader is refused: {text}"),
+                Some(Err(text)) => panic!("seed {seed}: a leader is refused: {text}"),
                 None => leader.open = Some((request, model_id)),
             }
         }

@@ -1,6 +1,7 @@
 //! LATE: clients with a nonce learn when the slots of lost connections, and of lost brokers, are quiet.
 
 use softs_proto::Dialect::{Native, Softs};
+use softs_proto::ServerMachine;
 use softs_proto::broker::{Config, PeerId};
 use softs_proto::limits::{MAX_LATE_ORDERS, MAX_LATE_ORDERS_PER_CLIENT};
 use softs_proto::wire::{ClientRequest, SupplierRequest};

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{
     AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, MediumProfile, Message, NO_LANE,
     Reply, Stats, SupplierRequest, ToClient, ToSupplier,
 };
+use softs_proto::{Dialect, ServerMachine};
 
 /// A message from the broker, owned.
 #[derive(Clone, Debug, PartialEq)]

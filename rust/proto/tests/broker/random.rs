@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use softs_proto::Dialect::{self, Native, Softs};
+use softs_proto::ServerMachine;
 use softs_proto::broker::{Config, PeerId, Side};
 use softs_proto::wire::{ClientRequest, SupplierRequest};
 

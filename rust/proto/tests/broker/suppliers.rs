@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use softs_proto::Dialect::{Native, Softs};
+use softs_proto::ServerMachine;
 use softs_proto::broker::{Config, Side};
 use softs_proto::wire::{ClientRequest, MediumKind, MediumProfile, SupplierRequest};
 

@@ -4,11 +4,11 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::control::{Endpoint, Followed, LinkSeat, Running};
 use softs_proto::limits::{MAX_GENERATION, MAX_LINKS};
 use softs_proto::wire::{ControlRequest, Follow, LinkedState, Message, ModelRef};
+use softs_proto::{Dialect, ServerMachine};
 
 use super::{Channel, Received, model, read};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use softs_proto::ServerMachine;
 use softs_proto::control::{Control, Endpoint};
 use softs_proto::limits::{MAX_GENERATION, MAX_STUDENTS};
 use softs_proto::wire::{ControlReply, ControlRequest, Message};

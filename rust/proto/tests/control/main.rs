@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use softs_proto::broker::PeerId;
 use softs_proto::control::{Control, Endpoint};
 use softs_proto::wire::{ControlReply, ControlRequest, Message, ModelRef, Publication};
+use softs_proto::{Dialect, ServerMachine};
 
 const CFG: &[u8] = b"\x81\xa1x\x01";
 
@@ -48,7 +49,7 @@ impl Channel {
     pub(crate) fn connect(&mut self, endpoint: Endpoint) -> PeerId {
         let peer = PeerId(self.next_peer);
         self.next_peer += 1;
-        self.machine.handle_connected(peer, endpoint);
+        self.machine.handle_connected(self.now, peer, endpoint, Dialect::Softs);
         peer
     }
 

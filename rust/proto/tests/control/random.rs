@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::control::{Control, Endpoint, News, Outcome, Request, Student, Subscriber};
+use softs_proto::control::{Control, Endpoint, News, Request, Student, Subscriber};
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 /// xorshift64*: enough for a schedule, the same on every machine.
 struct Rng(u64);
@@ -90,11 +91,11 @@ impl World {
         peer.connection = Some(id);
         match &mut peer.machine {
             Machine::Student(student) => {
-                self.broker.handle_connected(id, Endpoint::Control);
+                self.broker.handle_connected(self.now, id, Endpoint::Control, Dialect::Native);
                 student.handle_connected();
             }
             Machine::Worker(worker) => {
-                self.broker.handle_connected(id, Endpoint::Publication);
+                self.broker.handle_connected(self.now, id, Endpoint::Publication, Dialect::Native);
                 worker.handle_connected();
             }
         }
@@ -202,13 +203,13 @@ impl World {
             Machine::Student(student) if i == 0 => {
                 if let Some((request, model_id)) = self.open.take() {
                     match student.take_outcome(request) {
-                        Some(Outcome::Done(generation)) => {
+                        Some(Ok(generation)) => {
                             if let Some((last, _)) = &self.last {
                                 assert!(generation > *last, "generation {generation} after {last}");
                             }
                             self.last = Some((generation, model_id));
                         }
-                        Some(Outcome::Refused(text)) => panic!("the only leader is refused: {text}"),
+                        Some(Err(text)) => panic!("the only leader is refused: {text}"),
                         None => self.open = Some((request, model_id)),
                     }
                 }

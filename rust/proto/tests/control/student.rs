@@ -1,6 +1,6 @@
 //! The machines of student and subscriber: what they send on each connection, and what they carry over to the next.
 
-use softs_proto::control::{Model, News, Outcome, Student, Subscriber};
+use softs_proto::control::{Model, News, Student, Subscriber};
 use softs_proto::wire::{ControlReply, ControlRequest, Message, Publication};
 
 use super::{CFG, model};
@@ -69,7 +69,7 @@ fn nothing_is_sent_before_the_seat_is_taken() {
     assert_eq!(sent(&mut student), asked(&set_model(100, 0, "a")));
     assert_eq!(student.take_outcome(request), None);
     answer(&mut student, &set(1));
-    assert_eq!(student.take_outcome(request), Some(Outcome::Done(1)));
+    assert_eq!(student.take_outcome(request), Some(Ok(1)));
     assert_eq!(student.known(), Some(&known(1, "a")));
 }
 
@@ -107,8 +107,8 @@ fn a_request_without_answer_is_sent_again_to_the_next_broker() {
     answer(&mut student, &set(1));
     assert_eq!(sent(&mut student), asked(&ControlRequest::Stop { nonce: Some(101) }));
     answer(&mut student, &ControlReply { ok: true, ..ControlReply::default() });
-    assert_eq!(student.take_outcome(first), Some(Outcome::Done(1)));
-    assert_eq!(student.take_outcome(second), Some(Outcome::Done(1)));
+    assert_eq!(student.take_outcome(first), Some(Ok(1)));
+    assert_eq!(student.take_outcome(second), Some(Ok(1)));
     // Nothing is sent twice.
     student.handle_disconnected();
     student.handle_connected();
@@ -178,7 +178,7 @@ fn a_refused_seat_refuses_all_requests_until_it_is_asked_for_again() {
     sent(&mut student);
     answer(&mut student, &ControlReply::refused("taken"));
     assert_eq!(student.seat(), Some(Err("taken")));
-    assert_eq!(student.take_outcome(request), Some(Outcome::Refused("taken".into())));
+    assert_eq!(student.take_outcome(request), Some(Err("taken".into())));
     assert!(student.poll_log().is_some_and(|record| record.text.contains("taken")));
     assert_eq!(sent(&mut student), None);
     let request = student.set_model("a".into(), CFG.into());
@@ -186,7 +186,7 @@ fn a_refused_seat_refuses_all_requests_until_it_is_asked_for_again() {
     answer(&mut student, &seat(0, ""));
     sent(&mut student);
     answer(&mut student, &ControlReply::refused("no"));
-    assert_eq!(student.take_outcome(request), Some(Outcome::Refused("no".into())));
+    assert_eq!(student.take_outcome(request), Some(Err("no".into())));
     // A claim asks again too, but not for a seat that is held.
     student.claim();
     assert_eq!(sent(&mut student), None);
@@ -202,7 +202,7 @@ fn answers_that_make_no_sense_are_refusals_or_nothing() {
         let request = student.set_model("a".into(), CFG.into());
         sent(&mut student);
         student.handle_message(frames);
-        assert!(matches!(student.take_outcome(request), Some(Outcome::Refused(_))));
+        assert!(matches!(student.take_outcome(request), Some(Err(_))));
     }
     let mut student = Student::new(0, 64, 100);
     student.handle_connected();

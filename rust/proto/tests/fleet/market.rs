@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use softs_proto::Dialect;
 use softs_proto::bridge::Demand;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::client::Client;
 use softs_proto::supplier::Supplier;
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 use crate::lane_model::ModelLanes;
 use crate::model::Time;

@@ -1,12 +1,14 @@
 //! The layout of `docs/wire.md`, sections 6 and 7, byte for byte, in pieces, and of others.
 
+use std::time::Instant;
+
 use softs_proto::flow::rows::{SegmentId, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{Answered, Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker, Welcome};
+use softs_proto::flow::{Handshake, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
 use softs_proto::framing::{FrameError, FrameReader, HEADER_BYTES, MessageError};
 
-use crate::pair::frame;
+use crate::pair::{end, frame, worker};
 
-const HELLO: Hello<'static> = Hello { worker: 7, incarnation: 2, pid: 99, frame_bytes: 1 << 20, host: "a" };
+const HELLO: Hello<'static> = Hello { worker: 7, pid: 99, frame_bytes: 1 << 20, host: "a" };
 const VERSION_1: MessageError = MessageError::Version { protocol: "flow", theirs: 1, ours: 2 };
 const SEGMENT: SegmentId = [6; 16];
 
@@ -16,28 +18,22 @@ fn hello_has_the_bytes_of_the_document() {
     let mut expected = vec![31, 0, 0, 0, 1];
     expected.extend_from_slice(b"SOFTFLOW");
     expected.extend_from_slice(&[2, 0]);
-    expected.extend_from_slice(&[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
+    expected.extend_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
     expected.push(b'a');
     assert_eq!(hello, expected);
 }
 
 #[test]
 fn every_message_is_understood_as_it_was_meant() {
-    for message in [
-        Handshake::Hello(HELLO),
-        Handshake::Hello(Hello::default()),
-        Handshake::Welcome(Welcome { incarnation: 3, frame_bytes: 1024 }),
-        Handshake::End("why".to_owned()),
-    ] {
+    for message in [Handshake::Hello(HELLO), Handshake::Hello(Hello::default()), Handshake::Welcome(1024)] {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(Handshake::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
     }
-    let found = Answered::Found { age_us: 5, value: b"v" };
     for message in [
         ToMaster::Data(b""),
         ToMaster::Data(b"x"),
-        ToMaster::Answer(u64::MAX, found),
-        ToMaster::Answer(1, Answered::NotFound("a, b")),
+        ToMaster::Answer(u64::MAX, Ok((5, b"v"))),
+        ToMaster::Answer(1, Err("a, b")),
     ] {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(ToMaster::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
@@ -70,10 +66,10 @@ fn what_is_malformed_is_refused_in_words() {
     assert!(VERSION_1.to_string().contains("version 1"));
     let short = &hello[HEADER_BYTES..hello.len() - 2];
     assert_eq!(Handshake::decode(1, short), Err(MessageError::Malformed("HELLO")));
-    for payload in [&[1; 11][..], &[1; 13]] {
+    // The reserved number is 1.
+    for payload in [&[1; 11][..], &[1; 13], &[0; 12]] {
         assert_eq!(Handshake::decode(4, payload), Err(MessageError::Malformed("WELCOME")));
     }
-    assert_eq!(Handshake::decode(8, &[0xff]), Err(MessageError::Malformed("END")));
     assert_eq!(Handshake::decode(5, b""), Err(MessageError::Kind(5)));
     assert_eq!(ToMaster::decode(7, &[0; 16]), Err(MessageError::Malformed("ANSWER")));
     assert_eq!(ToMaster::decode(4, b""), Err(MessageError::Kind(4)));
@@ -84,10 +80,13 @@ fn what_is_malformed_is_refused_in_words() {
 
 #[test]
 fn a_reason_cannot_steer_a_terminal() {
-    let reason = Handshake::End("a\x1b[2J\nb".to_owned());
-    let bytes = frame(|out| reason.encode(out));
-    let understood = Handshake::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap();
-    assert_eq!(understood, Handshake::End("a [2J b".to_owned()));
+    let mut worker = worker(3);
+    worker.receive(Instant::now(), &end("a\x1b[2J\nb"));
+    assert_eq!(worker.ended(), Some("a [2J b"));
+
+    let mut worker = crate::pair::worker(3);
+    worker.receive(Instant::now(), &frame(|out| out.push(8, &[&[0xff]])));
+    assert_eq!(worker.ended(), Some(MessageError::Malformed("END").to_string().as_str()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use softs_proto::flow::{AskError, Event, News, SendError};
+use softs_proto::flow::{AskError, Event, SendError};
 use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, joined, settle, to_master, to_worker, worker};
@@ -16,8 +16,7 @@ fn messages_keep_their_order_both_ways() {
         worker.send(payload).unwrap();
     }
     settle(&mut master, id, &mut worker, 11);
-    let received: Vec<_> = many.iter().map(|payload| News::Received(payload.clone())).collect();
-    assert_eq!(worker.take_news(), received);
+    assert_eq!(worker.take_received(), many);
     let events = many.into_iter().map(|payload| Event::Received { worker: 3, payload });
     assert_eq!(master.take_events().0, events.collect::<Vec<_>>());
 }
@@ -57,7 +56,7 @@ fn a_connection_is_not_read_while_too_much_of_it_waits() {
         master.send(3, b"").unwrap();
         to_worker(&mut master, id, &mut worker, usize::MAX);
     }
-    assert_eq!(worker.take_news().len(), 10_000_usize.div_ceil(64));
+    assert_eq!(worker.take_received().len(), 10_000_usize.div_ceil(64));
     assert!(worker.wants_bytes());
 }
 
@@ -147,7 +146,7 @@ fn a_late_answer_is_dropped() {
 
 #[test]
 fn what_is_published_is_limited() {
-    let mut worker = worker(3, 1);
+    let mut worker = worker(3);
     let now = Instant::now();
     assert!(worker.publish(now, "", b"").is_err());
     assert!(worker.publish(now, &"x".repeat(256), b"").is_err());
@@ -164,7 +163,7 @@ fn what_is_published_is_limited() {
 fn a_successor_gets_nothing_that_was_meant_for_another_worker() {
     let (mut master, id, _worker) = joined();
     master.disconnect(id, End::Ordinary);
-    let (next, mut successor) = (connect(&mut master, 2), worker(3, 1));
+    let (next, mut successor) = (connect(&mut master, 2), worker(3));
     settle(&mut master, next, &mut successor, usize::MAX);
     // The owner has not received that the first one left.
     let error = master.send(3, b"for the first").unwrap_err();
@@ -190,6 +189,6 @@ fn both_ends_learn_why_the_other_one_ends() {
     master.send(3, b"last").unwrap();
     master.end_all("");
     settle(&mut master, id, &mut worker, usize::MAX);
-    let ended = News::Ended("the master has closed".to_owned());
-    assert_eq!(worker.take_news(), [News::Received(b"last".to_vec()), ended]);
+    assert_eq!(worker.take_received(), [b"last".to_vec()]);
+    assert_eq!((worker.ended(), worker.has_news()), (Some("the master has closed"), true));
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{Admission, Introduction, Limits, Master, Worker};
+use softs_proto::flow::{Limits, Master, Worker};
 use softs_proto::framing::Outbox;
 use softs_proto::streams::{End, StreamMachine};
 
@@ -11,17 +11,16 @@ pub(crate) fn limits() -> Limits {
     Limits { frame_bytes: 4096, unsent_bytes: 10_000, unread_bytes: 10_000, workers: 4, ..Limits::default() }
 }
 
-pub(crate) fn master(incarnation: u64, oldest: u64) -> Master {
-    Master::new(Admission { incarnation, oldest }, limits())
+pub(crate) fn master() -> Master {
+    Master::new(limits())
 }
 
-pub(crate) fn worker(number: u32, incarnation: u64) -> Worker {
-    worker_of(number, 1000 + number, incarnation)
+pub(crate) fn worker(number: u32) -> Worker {
+    worker_of(number, 1000 + number)
 }
 
-pub(crate) fn worker_of(number: u32, pid: u32, incarnation: u64) -> Worker {
-    let host = "node".to_owned();
-    Worker::new(&Introduction { worker: number, pid, host, incarnation }, limits())
+pub(crate) fn worker_of(number: u32, pid: u32) -> Worker {
+    Worker::new(number, pid, "node", limits())
 }
 
 pub(crate) fn connect(master: &mut Master, number: u64) -> PeerId {
@@ -35,6 +34,11 @@ pub(crate) fn frame(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
     let mut out = Outbox::default();
     encode(&mut out);
     out.bytes().to_vec()
+}
+
+/// The last message of a connection.
+pub(crate) fn end(reason: &str) -> Vec<u8> {
+    frame(|out| out.push(8, &[reason.as_bytes()]))
 }
 
 /// Moves at most `most` bytes to the master; how many.
@@ -68,10 +72,10 @@ pub(crate) fn settle(master: &mut Master, id: PeerId, worker: &mut Worker, step:
 
 /// A worker that has joined, its connection, and a master that knows it.
 pub(crate) fn joined() -> (Master, PeerId, Worker) {
-    let mut master = master(1, 1);
-    let (id, mut worker) = (connect(&mut master, 1), worker(3, 1));
+    let mut master = master();
+    let (id, mut worker) = (connect(&mut master, 1), worker(3));
     settle(&mut master, id, &mut worker, usize::MAX);
-    assert_eq!(worker.joined(), Some(1), "{:?}", worker.ended());
+    assert!(worker.is_joined(), "{:?}", worker.ended());
     assert_eq!(master.take_events().0.len(), 1);
     (master, id, worker)
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{AskError, AskId, Event, Master, News, Worker};
+use softs_proto::flow::{AskError, AskId, Event, Master, Worker};
 use softs_proto::streams::{End, StreamMachine};
 
 use crate::pair::{connect, master, to_master, to_worker, worker_of};
@@ -52,7 +52,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let (lives, known, asks) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: Rng::new(seed), master: master(1, 1), lives, known, asks, answered: 0, next: 0 }
+        Self { rng: Rng::new(seed), master: master(), lives, known, asks, answered: 0, next: 0 }
     }
 
     fn step(&mut self) {
@@ -78,7 +78,7 @@ impl World {
         self.next += 1;
         let number = self.rng.below(3) as u32;
         let id = connect(&mut self.master, self.next);
-        let worker = worker_of(number, self.lives.len() as u32, 1);
+        let worker = worker_of(number, self.lives.len() as u32);
         let (sent, expected) = (Vec::new(), VecDeque::new());
         self.lives.push(Life { id, number, worker, sent, received: 0, expected, is_broken: false });
     }
@@ -104,10 +104,8 @@ impl World {
         } else {
             to_worker(&mut self.master, life.id, &mut life.worker, most);
         }
-        for news in life.worker.take_news() {
-            if let News::Received(payload) = news {
-                assert_eq!(Some(payload), life.expected.pop_front(), "in order, of this life");
-            }
+        for payload in life.worker.take_received() {
+            assert_eq!(Some(payload), life.expected.pop_front(), "in order, of this life");
         }
     }
 

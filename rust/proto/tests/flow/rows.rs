@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use softs_proto::broker::PeerId;
+use softs_proto::flow::Handshake;
 use softs_proto::flow::rows::{
     Answers, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader, Value,
     Wanted, Why,
 };
-use softs_proto::flow::{Handshake, Welcome};
 use softs_proto::framing::{HEADER_BYTES, Outbox};
 use softs_proto::streams::StreamMachine;
 
-use crate::pair::frame;
+use crate::pair::{end, frame};
 
 const SEGMENT: [u8; 16] = [7; 16];
 
@@ -72,11 +72,9 @@ fn ask(serving: &mut Serving, answers: &mut Answers, values: &[Value]) {
 }
 
 fn end_of(serving: &mut Serving) -> String {
-    let bytes = serving.outbox().bytes().to_vec();
-    match Handshake::decode(bytes[HEADER_BYTES - 1], &bytes[HEADER_BYTES..]) {
-        Ok(Handshake::End(why)) => why,
-        other => panic!("{other:?}"),
-    }
+    let bytes = serving.outbox().bytes();
+    assert_eq!(bytes[HEADER_BYTES - 1], 8, "END");
+    String::from_utf8(bytes[HEADER_BYTES..].to_vec()).unwrap()
 }
 
 #[test]
@@ -118,7 +116,7 @@ fn a_row_that_is_freed_at_any_moment_is_never_taken_for_the_row() {
         }
         // Four pieces have the value in them.
         match answers.gone() {
-            Some(gone) => assert!(moment < 4 && gone.why == Why::Freed && gone.index == 1, "{gone:?}"),
+            Some(gone) => assert!(moment < 4 && gone == (Why::Freed, 1), "{gone:?}"),
             None => assert!(moment >= 4 && answers.n_open() == 0, "moment {moment}"),
         }
     }
@@ -132,7 +130,7 @@ fn another_segment_and_values_outside_of_this_one_are_refused() {
     answers.expect(108);
     serving.fill(&mut segment);
     answers.receive(&taken(serving.outbox(), usize::MAX), &mut |_| panic!("bytes")).unwrap();
-    assert_eq!(answers.gone().map(|gone| gone.why), Some(Why::OtherSegment));
+    assert_eq!(answers.gone().map(|(why, _)| why), Some(Why::OtherSegment));
     let size = segment.0.len() as u64;
     for (offset, bytes) in
         [(8, 8), (size, 0), (0, size), (64, u64::MAX), (u64::MAX - 63, 64), (0, size - 7), (0, u64::MAX - 3)]
@@ -189,8 +187,8 @@ fn what_was_not_asked_for_ends_the_connection_of_a_reader() {
     for (bytes, why) in [
         (frame(|out| ToReader::Bytes(&[1; 9]).encode(out)), "not asked for"),
         (frame(|out| ToReader::Done.encode(out)), "out of turn"),
-        (frame(|out| Handshake::Welcome(Welcome::default()).encode(out)), "out of turn"),
-        (frame(|out| Handshake::End("it is over".to_owned()).encode(out)), "it is over"),
+        (frame(|out| Handshake::Welcome(0).encode(out)), "out of turn"),
+        (end("it is over"), "it is over"),
         (vec![0xff, 0xff, 0xff, 0x7f, 6], "may come here"),
         (vec![0, 0, 0, 0, 77], "kind 77"),
         (vec![0, 0, 0, 0, 6], "not asked for"),

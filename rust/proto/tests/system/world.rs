@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config as BrokerConfig, PeerId, Side};
 use softs_proto::client::{Client, Config as ClientConfig, SlotId};
 use softs_proto::supplier::{Config as SupplierConfig, Supplier, Work};
 use softs_proto::wire::Message;
+use softs_proto::{Dialect, ServerMachine};
 
 mod late;
 mod supply;

@@ -104,8 +104,8 @@ impl ControlStudent {
         timeout: Duration,
     ) -> PyResult<u64> {
         match outcome {
-            Some(Outcome::Done(generation)) => Ok(generation),
-            Some(Outcome::Refused(text)) => Err(raise(py, "ConfigError", text)),
+            Some(Ok(generation)) => Ok(generation),
+            Some(Err(text)) => Err(raise(py, "ConfigError", text)),
             None => {
                 let student = self.student.here(py)?;
                 let why = match student.connection_error() {

@@ -6,16 +6,12 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::Endpoint;
-use softs_net::flow::{ClientOptions, FlowClient as NetClient, pipe};
-use softs_proto::flow::{Introduction, News};
+use softs_net::flow::{FlowClient as NetClient, pipe};
 
 use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise, send_error};
 use crate::process::{Owned, blocking, duration, waiting};
-
-/// (messages, how the connection ended).
-type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);
 
 /// A worker's end of the control stream of a flow.
 #[pyclass(frozen, module = "softs_fast._core")]
@@ -32,27 +28,20 @@ impl FlowClient {
         py: Python<'_>,
         endpoint: &str,
         worker: u32,
-        host: String,
+        host: &str,
         credentials: Option<Der>,
-        incarnation: u64,
         limits: LimitNumbers,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let introduction = Introduction { worker, pid: std::process::id(), host, incarnation };
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let limits = limits_of(py, limits)?;
-        let options = ClientOptions { endpoint, introduction, credentials, limits };
-        let joined =
-            blocking(py, &options, |options, interrupted| NetClient::join(options.clone(), interrupted))?;
+        let joined = blocking(py, &endpoint, |endpoint, interrupted| {
+            NetClient::join(endpoint, worker, host, credentials.as_ref(), limits, interrupted)
+        })?;
         let client = joined.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;
         Ok(Self { client: Owned::new("control client of a flow", client), pipe: Mutex::new(None) })
-    }
-
-    #[getter]
-    fn incarnation(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.client.here(py)?.incarnation())
     }
 
     fn publish(&self, py: Python<'_>, what: &str, value: &[u8]) -> PyResult<()> {
@@ -79,19 +68,15 @@ impl FlowClient {
         py.detach(|| client.send(payload)).map_err(|error| send_error(py, &error))
     }
 
-    fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
         let timeout = timeout_of(py, timeout_s)?;
         let client = self.client.here(py)?;
         let taken = waiting(py, client, |client, signals| client.receive(timeout, signals))?;
-        let Some(news) = taken.ready() else { return Ok(None) };
-        let (mut messages, mut ended) = (Vec::with_capacity(news.len()), None);
-        for item in news {
-            match item {
-                News::Received(payload) => messages.push(PyBytes::new(py, &payload)),
-                News::Ended(why) => ended = Some(why),
-            }
-        }
-        Ok(Some((messages, ended)))
+        Ok(taken.ready().map(|messages| messages.iter().map(|one| PyBytes::new(py, one)).collect()))
     }
 
     #[getter]

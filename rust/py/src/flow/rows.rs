@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use softs_net::Endpoint;
-use softs_net::flow::rows::{ReadEnd, RowReader as NetReader, RowServer as NetServer, RowServerOptions};
-use softs_proto::flow::rows::{Gone, Served, Value, Why};
+use softs_net::flow::rows::{RowReader as NetReader, RowServer as NetServer};
+use softs_proto::flow::rows::{Served, Value, Why};
 
 use crate::credentials::{Der, credentials_of};
 use crate::errors::{net_error, raise};
@@ -26,7 +26,7 @@ pub(crate) struct RowServer {
 #[pymethods]
 impl RowServer {
     #[new]
-    #[allow(clippy::too_many_arguments, reason = "they are the fields of one segment, and two limits")]
+    #[allow(clippy::too_many_arguments, reason = "they are the fields of one segment, and a limit")]
     fn new(
         py: Python<'_>,
         endpoint: &str,
@@ -35,20 +35,13 @@ impl RowServer {
         first: u64,
         n_bytes: u64,
         segment: [u8; 16],
-        connections: usize,
         stall_s: f64,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
-        let options = RowServerOptions {
-            endpoint,
-            credentials: credentials_of(py, credentials)?,
-            file: copy_of(py, file)?,
-            first,
-            served: Served { segment, bytes: n_bytes },
-            connections,
-            stall: duration(py, "stall_s", stall_s)?,
-        };
-        let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
+        let (credentials, file) = (credentials_of(py, credentials)?, copy_of(py, file)?);
+        let (served, stall) = (Served { segment, bytes: n_bytes }, duration(py, "stall_s", stall_s)?);
+        let server = py.detach(|| NetServer::start(&endpoint, credentials, file, first, served, stall));
+        let server = server.map_err(|error| net_error(py, &error))?;
         Ok(Self { server: Owned::new("row server", server) })
     }
 
@@ -57,9 +50,9 @@ impl RowServer {
         Ok(self.server.here(py)?.endpoint().to_owned())
     }
 
-    /// Bytes that were written, and connections that were refused or took nothing.
-    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        Ok(self.server.here(py)?.counts())
+    #[getter]
+    fn sent_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.server.here(py)?.sent_bytes())
     }
 
     fn close(&self, py: Python<'_>) {
@@ -121,8 +114,7 @@ impl RowReader {
             reader.read(segment, &wanted, &targets, stall, interrupted)
         })?;
         match read.map_err(|error| net_error(py, &error))?.ready() {
-            Some(ReadEnd::Complete) => Ok(None),
-            Some(ReadEnd::Gone(Gone { why, .. }, index)) => Ok(Some((index, why == Why::OtherSegment))),
+            Some(gone) => Ok(gone.map(|(why, index)| (index, why == Why::OtherSegment))),
             // A signal handler that raised has been reported.
             None => Err(raise(py, "PeerLost", "a read of rows was interrupted".to_owned())),
         }

@@ -3,9 +3,9 @@
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use softs_net::flow::{FlowServer as NetServer, ServerOptions, Taken};
+use softs_net::flow::{FlowServer as NetServer, Taken};
 use softs_net::{Endpoint, KeepAlive};
-use softs_proto::flow::{Admission, Event};
+use softs_proto::flow::Event;
 
 use super::arguments::{LimitNumbers, limits_of, timeout_of};
 use crate::credentials::{Der, credentials_of};
@@ -29,17 +29,15 @@ impl FlowServer {
         py: Python<'_>,
         endpoint: &str,
         credentials: Option<Der>,
-        incarnation: u64,
-        oldest: u64,
         limits: LimitNumbers,
         dead_after_s: f64,
     ) -> PyResult<Self> {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|error| net_error(py, &error))?;
         let credentials = credentials.map(|der| credentials_of(py, der)).transpose()?;
         let keep_alive = KeepAlive::within(duration(py, "dead_after_s", dead_after_s)?);
-        let (admission, limits) = (Admission { incarnation, oldest }, limits_of(py, limits)?);
-        let options = ServerOptions { endpoint, admission, credentials, limits, keep_alive };
-        let server = py.detach(|| NetServer::start(options)).map_err(|error| net_error(py, &error))?;
+        let limits = limits_of(py, limits)?;
+        let server = py.detach(|| NetServer::start(&endpoint, credentials, limits, keep_alive));
+        let server = server.map_err(|error| net_error(py, &error))?;
         Ok(Self { server: Owned::new("control server of a flow", server) })
     }
 
@@ -84,9 +82,7 @@ impl FlowServer {
 
 fn event_to_python(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
     let fields = match event {
-        Event::Joined { worker, pid, host, incarnation } => {
-            ("joined", worker, pid, host, incarnation).into_py_any(py)?
-        }
+        Event::Joined { worker, pid, host } => ("joined", worker, pid, host).into_py_any(py)?,
         Event::Received { worker, payload } => {
             ("received", worker, PyBytes::new(py, &payload)).into_py_any(py)?
         }

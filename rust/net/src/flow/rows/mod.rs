@@ -7,5 +7,5 @@
 mod reader;
 mod server;
 
-pub use reader::{ReadEnd, RowReader};
-pub use server::{RowServer, RowServerOptions};
+pub use reader::RowReader;
+pub use server::RowServer;

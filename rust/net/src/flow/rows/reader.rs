@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use softs_proto::flow::rows::{Answers, Gone, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted};
+use softs_proto::flow::rows::{Answers, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted, Why};
 use softs_proto::framing::Outbox;
 use softs_shm::ForeignBytes;
 
@@ -13,15 +13,6 @@ use crate::tls::{Credentials, Service};
 use crate::transport::endpoint::Endpoint;
 use crate::transport::socket::wait;
 use crate::waited::Waited;
-
-/// How a read has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadEnd {
-    /// All values are there.
-    Complete,
-    /// One is gone: why, and its number. The connection has ended.
-    Gone(Gone, usize),
-}
 
 /// A connection to a row server; of one thread at a time.
 #[derive(Debug)]
@@ -63,7 +54,8 @@ impl RowReader {
         }
     }
 
-    /// Reads values of a segment to `targets`, of which each has the bytes of its value.
+    /// Reads values of a segment to `targets`, of which each has the bytes of its value. If one is gone: why, and its
+    /// number; the connection has ended then.
     ///
     /// # Errors
     /// [`NetError::Lost`]: the connection has ended, nothing came for `stall`, or it had an error before.
@@ -74,7 +66,7 @@ impl RowReader {
         targets: &[ForeignBytes<'_>],
         stall: Duration,
         interrupted: &mut dyn FnMut() -> bool,
-    ) -> Result<Waited<ReadEnd>, NetError> {
+    ) -> Result<Waited<Option<(Why, usize)>>, NetError> {
         if std::mem::replace(&mut self.is_broken, true) {
             return Err(self.lost("an earlier read has failed".to_owned()));
         }
@@ -92,13 +84,13 @@ impl RowReader {
             }
             if answers.n_open() == 0 {
                 self.is_broken = false;
-                return Ok(Waited::Ready(ReadEnd::Complete));
+                return Ok(Waited::Ready(None));
             }
             let is_blocked = self.channel.write(&mut outbox).is_blocked;
             let (taken, n_before) = (self.take(&mut answers, &mut targets)?, answers.n_open());
-            if let Some(gone) = answers.gone() {
+            if let Some((why, index)) = answers.gone() {
                 let first = (n_asked - n_before) * MAX_VALUES;
-                return Ok(Waited::Ready(ReadEnd::Gone(gone, first + gone.index as usize)));
+                return Ok(Waited::Ready(Some((why, first + index as usize))));
             }
             if taken {
                 heard = Instant::now();

@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::{pread, retry_on_intr};
-use softs_proto::flow::rows::{Memory, RowCounts, RowHolder, Served};
+use softs_proto::flow::rows::{Memory, RowHolder, Served};
 
 use crate::error::NetError;
 use crate::streams::{StreamOptions, Streams};
@@ -16,25 +16,8 @@ use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// What is served, where, and to which readers.
-#[derive(Debug)]
-pub struct RowServerOptions {
-    /// Where it listens.
-    pub endpoint: Endpoint,
-    /// Readers have to have their own.
-    pub credentials: Credentials,
-    /// The file of the segment; it is read, and never written to.
-    pub file: OwnedFd,
-    /// Where the data begins in the file.
-    pub first: u64,
-    /// The segment.
-    pub served: Served,
-    /// Connections at the same time.
-    pub connections: usize,
-    /// How long a reader may take nothing while bytes wait for it, and a host may be silent.
-    pub stall: Duration,
-}
+/// Readers that may be connected at the same time.
+const MAX_READERS: usize = 4096;
 
 /// The file of a segment.
 #[derive(Debug)]
@@ -61,27 +44,35 @@ impl Memory for Segment {
 #[derive(Debug)]
 pub struct RowServer {
     server: Streams<RowHolder<Segment>>,
-    counts: Arc<RowCounts>,
+    sent: Arc<AtomicU64>,
 }
 
 impl RowServer {
-    /// Listens.
+    /// Listens, and serves a segment to readers with credentials of their own. Its file is read, and never written to; the
+    /// data begins at byte `first` of it. `stall`: how long a reader may take nothing while bytes wait for it, and a host may
+    /// be silent.
     ///
     /// # Errors
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
-    pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
-        let RowServerOptions { endpoint, credentials, file, first, served, connections, stall } = options;
-        let counts = Arc::new(RowCounts::default());
-        let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&counts));
+    pub fn start(
+        endpoint: &Endpoint,
+        credentials: Credentials,
+        file: OwnedFd,
+        first: u64,
+        served: Served,
+        stall: Duration,
+    ) -> Result<Self, NetError> {
+        let sent = Arc::new(AtomicU64::new(0));
+        let holder = RowHolder::new(served, Segment { file, first }, Arc::clone(&sent));
         let options = StreamOptions {
             thread: "softs-rows",
             name: "row server",
-            max_connections: connections,
+            max_connections: MAX_READERS,
             handshake: HANDSHAKE,
             stall: Some(stall),
         };
         let (credentials, keep_alive) = (Some((credentials, Service::Rows)), KeepAlive::within(stall));
-        Ok(Self { server: Streams::listen(&endpoint, credentials, keep_alive, holder, options)?, counts })
+        Ok(Self { server: Streams::listen(endpoint, credentials, keep_alive, holder, options)?, sent })
     }
 
     /// Where readers connect to, wildcards resolved.
@@ -89,9 +80,9 @@ impl RowServer {
         self.server.endpoint()
     }
 
-    /// Bytes that were written to readers, and connections that were refused or ended because they took nothing.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.counts.sent.load(Ordering::Relaxed), self.counts.refused.load(Ordering::Relaxed))
+    /// Bytes that were written to readers, with headers.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Ends all connections and the thread. A second call does nothing.

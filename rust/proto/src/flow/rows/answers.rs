@@ -7,22 +7,13 @@ use crate::flow::handshake::FRAME_BYTES;
 use crate::framing::{BulkReader, MessageError, Shape};
 use crate::streams::end_of;
 
-/// A value that cannot be read any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone {
-    /// Why.
-    pub why: Why,
-    /// Which of the values of its request.
-    pub index: u32,
-}
-
 /// The answers of one connection. Bytes of values pass through: only what is no value is held here.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Of each request that has no end yet: the bytes that are to come.
     expected: VecDeque<u64>,
     reader: BulkReader,
-    gone: Option<Gone>,
+    gone: Option<(Why, u32)>,
 }
 
 impl Answers {
@@ -56,9 +47,10 @@ impl Answers {
         Ok(())
     }
 
-    /// What has ended the oldest request before its end; nothing more is taken then.
+    /// What has ended the oldest request before its end: which of its values cannot be read any more, and why. Nothing more
+    /// is taken then.
     #[must_use]
-    pub fn gone(&self) -> Option<Gone> {
+    pub fn gone(&self) -> Option<(Why, u32)> {
         self.gone
     }
 }
@@ -81,7 +73,7 @@ fn handle(
     kind: u8,
     payload: &[u8],
     values: u64,
-) -> Result<Option<Gone>, String> {
+) -> Result<Option<(Why, u32)>, String> {
     if kind == BYTES {
         let expected = expected.front_mut().filter(|expected| (1..=**expected).contains(&values));
         *expected.ok_or("bytes came that were not asked for")? -= values;
@@ -95,7 +87,7 @@ fn handle(
             expected.pop_front();
             Ok(None)
         }
-        ToReader::Gone(why, index) if !expected.is_empty() => Ok(Some(Gone { why, index })),
+        ToReader::Gone(why, index) if !expected.is_empty() => Ok(Some((why, index))),
         _ => Err(text(MessageError::Kind(kind))),
     }
 }

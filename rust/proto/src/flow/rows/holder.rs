@@ -10,15 +10,6 @@ use crate::broker::PeerId;
 use crate::framing::Outbox;
 use crate::streams::{End, StreamMachine};
 
-/// What is counted, to be read without waiting for the machine.
-#[derive(Debug, Default)]
-pub struct RowCounts {
-    /// Bytes that were written to readers.
-    pub sent: AtomicU64,
-    /// Connections that were refused, or ended because they took nothing.
-    pub refused: AtomicU64,
-}
-
 /// The state machine of the process that holds the values of a segment. A connection holds one piece of them and a few
 /// requests, so a reader that stops reading holds no more.
 #[derive(Debug)]
@@ -27,14 +18,15 @@ pub struct RowHolder<M> {
     memory: M,
     readers: FxHashMap<PeerId, Serving>,
     ending: Vec<PeerId>,
-    counts: Arc<RowCounts>,
+    /// Bytes that were written to readers, to be read without waiting for the machine.
+    sent: Arc<AtomicU64>,
 }
 
 impl<M: Memory> RowHolder<M> {
-    /// Without readers; `memory` has the bytes of the segment.
+    /// Without readers; `memory` has the bytes of the segment, and `sent` counts those that were written.
     #[must_use]
-    pub fn new(served: Served, memory: M, counts: Arc<RowCounts>) -> Self {
-        Self { served, memory, readers: FxHashMap::default(), ending: Vec::new(), counts }
+    pub fn new(served: Served, memory: M, sent: Arc<AtomicU64>) -> Self {
+        Self { served, memory, readers: FxHashMap::default(), ending: Vec::new(), sent }
     }
 }
 
@@ -43,10 +35,8 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
         self.readers.insert(id, Serving::new(self.served));
     }
 
-    fn disconnect(&mut self, id: PeerId, end: End) {
-        if self.readers.remove(&id).is_some() && matches!(end, End::Refused | End::Lost(_)) {
-            self.counts.refused.fetch_add(1, Ordering::Relaxed);
-        }
+    fn disconnect(&mut self, id: PeerId, _end: End) {
+        self.readers.remove(&id);
     }
 
     fn receive(&mut self, id: PeerId, bytes: &[u8]) {
@@ -66,7 +56,7 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
     }
 
     fn wrote(&mut self, n: usize) {
-        self.counts.sent.fetch_add(n as u64, Ordering::Relaxed);
+        self.sent.fetch_add(n as u64, Ordering::Relaxed);
     }
 
     fn wants_bytes(&self, id: PeerId) -> bool {
@@ -75,10 +65,6 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
 
     fn poll_ending(&mut self) -> Option<PeerId> {
         self.ending.pop()
-    }
-
-    fn complain(&mut self, _text: String) {
-        self.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     fn end_all(&mut self, _why: &str) {

@@ -9,7 +9,7 @@ mod holder;
 mod message;
 mod serving;
 
-pub use answers::{Answers, Gone};
-pub use holder::{RowCounts, RowHolder};
+pub use answers::Answers;
+pub use holder::RowHolder;
 pub use message::{MAX_VALUES, PIECE_BYTES, SEGMENT_ID_BYTES, SegmentId, ToReader, Value, Wanted, Why};
 pub use serving::{MAX_REQUESTS, Memory, Served, Serving};

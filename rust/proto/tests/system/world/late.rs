@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use softs_proto::ServerMachine;
 use softs_proto::broker::PeerId;
 use softs_proto::client::SlotId;
 use softs_proto::wire::{ClientRequest, Message, SupplierRequest, ToClient, ToSupplier};

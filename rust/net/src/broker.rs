@@ -1,4 +1,4 @@
-//! A broker's thread as its owner sees it.
+//! A broker in a thread of its own: bind, run, ask, stop. What it decides is `softs_proto::broker`.
 
 use softs_proto::broker::{Broker, Config};
 use softs_proto::limits;

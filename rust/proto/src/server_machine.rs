@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::Dialect;
-use softs_proto::broker::PeerId;
-use softs_proto::log::LogRecord;
-use softs_proto::wire::Message;
-use softs_proto::zmtp::{Role, SharedMessage};
+use crate::Dialect;
+use crate::broker::PeerId;
+use crate::log::LogRecord;
+use crate::wire::Message;
+use crate::zmtp::{Role, SharedMessage};
 
-/// The state machine of a server with two endpoints: it decides, and does no I/O.
-pub(crate) trait ServerMachine: Send + 'static {
+/// The state machine of a server with two endpoints. Its events: [`ServerMachine::handle_connected`] once per connection,
+/// before anything else of it; [`ServerMachine::handle_disconnected`] once, and nothing of it afterwards.
+pub trait ServerMachine: Send + 'static {
     /// Which of the two endpoints a peer has connected to.
     type Side: Copy + Send + 'static;
     /// What the owner of the server can ask for.
@@ -31,9 +32,13 @@ pub(crate) trait ServerMachine: Send + 'static {
         false
     }
 
+    /// A connection is up, its handshake done.
     fn handle_connected(&mut self, now: Instant, id: PeerId, side: Self::Side, dialect: Dialect);
+    /// A connection has ended; its messages that still wait are dropped.
     fn handle_disconnected(&mut self, now: Instant, id: PeerId);
+    /// A message has arrived. What cannot be understood is answered with an error.
     fn handle_message(&mut self, now: Instant, id: PeerId, frames: &[&[u8]]);
+    /// A peer wants what starts with `prefix`, or wants it no more.
     fn handle_subscription(&mut self, _now: Instant, _id: PeerId, _wanted: bool, _prefix: &[u8]) {}
     /// The socket of a peer takes nothing more, or takes something again.
     fn handle_blocked(&mut self, _id: PeerId, _is_blocked: bool) {}
@@ -49,15 +54,18 @@ pub(crate) trait ServerMachine: Send + 'static {
     fn hand_over_time(&self) -> Duration {
         Duration::ZERO
     }
-    fn handle_timeout(&mut self, _now: Instant) {}
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-    /// The next message that many peers get, and one of them; before those of [`Self::poll_transmit`].
+    /// Time has passed.
+    fn handle_timeout(&mut self, now: Instant);
+    /// When [`Self::handle_timeout`] wants to be called.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// The next message that many peers get, and one of them; to be drained before those of [`Self::poll_transmit`].
     fn poll_publication(&mut self) -> Option<(PeerId, Arc<SharedMessage>)> {
         None
     }
+    /// Clears `out` and fills it with the next message that has to be sent; returns its receiver.
     fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId>;
+    /// The next thing that a person should know.
     fn poll_log(&mut self) -> Option<LogRecord>;
+    /// What is known now.
     fn stats(&self, now: Instant) -> Self::Stats;
 }
