@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from driven_job import DrivenJob, open_job
 
@@ -283,7 +285,9 @@ def test_a_restart_counts_after_a_process_that_has_left() -> None:
         ({"block_size": 0}, "block_size of the job is 0"),
         ({"max_spares": -1}, "max_spares of the job is -1"),
         ({"max_restarts": -1}, "max_restarts of the job is -1"),
-        ({"form_timeout_s": float("nan")}, "form_timeout_s of the job is nan"),
+        ({"max_restarts": float("nan")}, "max_restarts of the job is nan"),
+        ({"form_timeout_s": 0}, "form_timeout_s of the job is 0; need seconds, 0.05 or more"),
+        ({"stalled_after_s": 0}, "stalled_after_s of the job is 0; need seconds, 0.05 or more"),
         ({"away_s": 0.01}, "away_s of the job is 0.01"),
         ({"name": ""}, "name of a job has 0 characters"),
     ],
@@ -291,3 +295,10 @@ def test_a_restart_counts_after_a_process_that_has_left() -> None:
 def test_options_that_cannot_be(options: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         JobOptions(**{"name": "job", "min_workers": 2, "max_workers": 2} | options)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", [field.name for field in fields(JobOptions) if field.name.endswith("_s")])
+def test_a_wait_is_a_number_of_seconds(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} of the job is {value}"):
+        JobOptions("job", 1, 2, **{name: value})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from seeds import noted
 from simulated_invariants import EARLIER_BOOT
@@ -123,8 +125,7 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
         world.start(Process(world, process.id, incarnation, process.wanted))
 
 
-def run(seed: int) -> World:
-    options = options_of(seed)
+def run(seed: int, options: JobOptions) -> World:
     world = World(seed, options)
     wants = world.random.random() < 0.5
     numbers = list(range(options.n_seats + world.random.choice([0, 0, 1])))
@@ -190,7 +191,7 @@ def check_histories(first: int, last: int) -> None:
     n_followers = 0
     for seed in range(first, last):
         with noted(seed):
-            world = run(seed)
+            world = run(seed, options_of(seed))
             check_end(world)
             n_followers += sum(len(table.followers) for table in world.opened)
     assert n_followers > (last - first) // 10, "workers that join copy while the members go on"
@@ -201,6 +202,15 @@ def check_histories(first: int, last: int) -> None:
 )
 def test_histories(first: int) -> None:
     check_histories(first, first + 100)
+
+
+def test_shortest_waits_that_options_permit() -> None:
+    waits = dict(
+        blink_s=0, form_timeout_s=0.05, join_s=0, settle_s=0, reconnect_timeout_s=0, stalled_after_s=0.05
+    )
+    for seed in range(24):
+        with noted(seed):
+            check_end(run(seed, replace(options_of(seed), **waits)))
 
 
 @pytest.mark.slow

@@ -60,3 +60,8 @@ def test_a_training_without_a_coordinator_ends_after_a_limit(own: OwnCoordinator
 def test_a_limit_is_above_zero() -> None:
     with pytest.raises(ConfigError, match="orphan_s of a worker must be seconds above 0, got 0"):
         Membership("127.0.0.1:1", orphan_s=0.0)
+    model = torch.nn.Linear(2, 1)
+    state = TrainingState(model, torch.optim.SGD(model.parameters(), 0.1))
+    for join_s in (0.0, float("nan")):
+        with pytest.raises(ConfigError, match=f"join_s of a worker must be seconds above 0, got {join_s}"):
+            WorkerNode("127.0.0.1:1", state, join_s=join_s)

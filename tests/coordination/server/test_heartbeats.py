@@ -122,7 +122,7 @@ def test_without_heartbeats_a_worker_is_gone(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_worker_is_told_of_an_epoch_that_is_to_end_for_another_one() -> None:
     async def scenario() -> None:
-        job = JobOptions("job", 1, 2, form_timeout_s=0.01, join_s=0.01)
+        job = JobOptions("job", 1, 2, form_timeout_s=0.05, join_s=0.01)
         driver = Driver(Job(job, 1, asyncio.get_running_loop().time()), None)
         workers = HeartbeatWorkers(driver, "job", 2)
         own, beat = r.RegisterWorkerRequest("w0", "a"), r.HeartbeatRequest("w0")

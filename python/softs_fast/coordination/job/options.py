@@ -14,6 +14,9 @@ MAX_SEATS = 4096
 #: Length of names, addresses, paths and reasons of messages, at most.
 MAX_TEXT = 4096
 
+#: Shorter waits than a step and a round trip take would end each epoch before its members could answer.
+_LEAST_WAIT_S = 0.05
+
 
 @dataclass(frozen=True)
 class JobOptions:
@@ -32,12 +35,12 @@ class JobOptions:
         away_s: Seconds for which a seat is kept for a worker that is away while other workers wait for a seat. None:
             `blink_s` if the size may vary, else the longer of that and 10.
         form_timeout_s: Seconds for which a table waits for further workers: the first table from when there are enough,
-            a later one from the end of the epoch before.
+            a later one from the end of the epoch before. At least 0.05.
         join_s: Seconds for which an open epoch waits for more new workers, once one is ready, before it ends to admit them.
         settle_s: Seconds for which a member that leaves outside of a step waits for others to end theirs.
         rejoin_timeout_s: Seconds for which the job lives with too few members.
         reconnect_timeout_s: Seconds for which a restarted coordinator waits for the members of the open epoch.
-        stalled_after_s: Seconds after which a seat that is a step behind the others is named in an alarm.
+        stalled_after_s: Seconds after which a seat that is a step behind the others is named in an alarm. At least 0.05.
         evict_stalled: Whether such a seat is also taken from its worker.
         lost_after_s: Seconds for which a process waits until the connection of another one with its name or its seat has
             ended; pings take so long to find a dead peer.
@@ -82,22 +85,22 @@ class JobOptions:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{name} of the job is {value}; need {least} to {most}")
-        if self.max_restarts is not None and self.max_restarts < 0:
+        if self.max_restarts is not None and not self.max_restarts >= 0:
             raise ConfigError(f"max_restarts of the job is {self.max_restarts}; need 0 or more, or None")
-        for name in (
-            "blink_s",
-            "form_timeout_s",
-            "join_s",
-            "settle_s",
-            "rejoin_timeout_s",
-            "reconnect_timeout_s",
-            "stalled_after_s",
-            "lost_after_s",
-            "restart_window_s",
+        for name, least_s in (
+            ("blink_s", 0.0),
+            ("form_timeout_s", _LEAST_WAIT_S),
+            ("join_s", 0.0),
+            ("settle_s", 0.0),
+            ("rejoin_timeout_s", 0.0),
+            ("reconnect_timeout_s", 0.0),
+            ("stalled_after_s", _LEAST_WAIT_S),
+            ("lost_after_s", 0.0),
+            ("restart_window_s", 0.0),
         ):
             value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise ConfigError(f"{name} of the job is {value}; need seconds, 0 or more")
+            if not (value >= least_s and math.isfinite(value)):
+                raise ConfigError(f"{name} of the job is {value}; need seconds, {least_s:g} or more")
         if self.away_s is not None and not (self.away_s >= self.blink_s and math.isfinite(self.away_s)):
             raise ConfigError(f"away_s of the job is {self.away_s}; need blink_s ({self.blink_s}) or more")
         if self.largest(self.max_workers) == 0:

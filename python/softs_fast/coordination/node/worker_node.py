@@ -92,6 +92,8 @@ class WorkerNode:
         orphan_s: float = ORPHAN_S,
         contract: Mapping[str, str] | None = None,
     ) -> None:
+        if not join_s > 0:
+            raise ConfigError(f"join_s of a worker must be seconds above 0, got {join_s}")
         self._state = state
         job = Place.parse(coordinator, "coordinator").job_or(job) or launched_job()
         self._load = load

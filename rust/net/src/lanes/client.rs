@@ -426,6 +426,10 @@ impl Lanes for ClientLanes {
         self.open.as_ref().map_or(0, |open| open.owner.n_attached(to_shm(lane)))
     }
 
+    fn room(&self, lane: LaneRef) -> usize {
+        self.open.as_ref().map_or(0, |open| open.owner.room(to_shm(lane)))
+    }
+
     fn place(&mut self, lane: LaneRef, slot: SlotId, sequence: u64) -> bool {
         let Some(open) = &mut self.open else { return false };
         let placed = open.owner.place(to_shm(lane), slot, sequence);

@@ -39,6 +39,8 @@ pub trait Lanes {
     fn open(&mut self, product: &str) -> Option<LaneRef>;
     /// How many suppliers are attached to it.
     fn n_attached(&self, lane: LaneRef) -> u32;
+    /// How many more orders it takes now.
+    fn room(&self, lane: LaneRef) -> usize;
     /// Places an order; `false` when the ring is full.
     fn place(&mut self, lane: LaneRef, slot: SlotId, sequence: u64) -> bool;
     /// Takes an order back that no supplier has claimed; whether it did.
@@ -60,6 +62,9 @@ impl Lanes for NoLanes {
         None
     }
     fn n_attached(&self, _lane: LaneRef) -> u32 {
+        0
+    }
+    fn room(&self, _lane: LaneRef) -> usize {
         0
     }
     fn place(&mut self, _lane: LaneRef, _slot: SlotId, _sequence: u64) -> bool {

@@ -44,7 +44,7 @@ impl<L: Lanes> Client<L> {
             return;
         }
         let have = self.products.get(key).live as usize;
-        if have < share {
+        if have < share && !self.is_lane_full(key) {
             // Others may have more than their share, since they are not asked for any more; a product that has nothing
             // at all gets something of theirs.
             let theirs = if have == 0 { 0 } else { share };
@@ -59,8 +59,24 @@ impl<L: Lanes> Client<L> {
     fn order_up_to(&mut self, key: ProductKey, share: usize, most: usize) {
         while (self.products.get(key).live as usize) < share
             && self.n_live < most
+            && !self.is_lane_full(key)
             && self.order_one_ahead(key)
         {}
+    }
+
+    /// Whether the next order of `key` waits for the end of others in its lane. A supplier makes those of a lane in
+    /// large calls; for orders by wire in between it makes small ones, which take more time than they save.
+    fn is_lane_full(&self, key: ProductKey) -> bool {
+        let product = self.products.get(key);
+        let Some(lane) = product.lane else { return false };
+        // Orders that are not sent before SUPPLY has come may all go there.
+        let n_coming = match self.lane_for(key) {
+            Some(_) => 0,
+            None if self.dialect.is_none() || self.awaits_supply() => product.on_wire,
+            None => return false,
+        };
+        let is_in_use = product.on_lane + n_coming > 0;
+        is_in_use && self.lanes.room(lane) < (n_coming + self.config.block) as usize
     }
 
     /// Slots that may be on order or finished ahead of requests.

@@ -213,7 +213,7 @@ fn lanes_work_without_a_broker() {
 }
 
 #[test]
-fn a_full_lane_leaves_the_rest_to_the_broker() {
+fn orders_ahead_wait_for_room_in_a_full_lane_and_others_go_to_the_broker() {
     let lanes = ModelLanes::new(1, 3);
     let mut harness = Harness::with(config(5), lanes.clone());
     harness.connect(Dialect::Native);
@@ -222,7 +222,40 @@ fn a_full_lane_leaves_the_rest_to_the_broker() {
     lanes.attach(1, lanes.lane_of("p").unwrap());
     harness.done(&first);
     harness.request("p");
-    assert_eq!((lanes.open_orders().len(), harness.placed().len()), (3, 1));
+    assert_eq!((lanes.open_orders().len(), harness.placed().len()), (3, 0), "one slot of five is held");
+    for _ in 0..10 {
+        make(&lanes, 1);
+        let slot = harness.request("p").unwrap();
+        harness.client.release_slot(u64::from(slot)).unwrap();
+        assert_eq!((lanes.open_orders().len(), harness.placed().len()), (3, 0));
+    }
+    for _ in 0..4 {
+        assert!(harness.client.request_slot("p").is_some());
+    }
+    assert_eq!(
+        (lanes.open_orders().len(), harness.placed().len()),
+        (3, 1),
+        "three have become the user's own"
+    );
+}
+
+#[test]
+fn no_more_is_ordered_than_the_lane_takes_before_its_suppliers_are_known() {
+    for connects_first in [true, false] {
+        let lanes = ModelLanes::new(1, 3);
+        let mut harness = Harness::with(config(5), lanes.clone());
+        if connects_first {
+            harness.connect(Dialect::Native);
+        }
+        assert_eq!(harness.request("p"), None);
+        if !connects_first {
+            harness.connect(Dialect::Native);
+        }
+        assert!(lanes.attach(1, lanes.lane_of("p").unwrap()));
+        let by_wire = harness.placed();
+        assert_eq!(harness.request("p"), None);
+        assert_eq!((lanes.open_orders().len(), by_wire.len() + harness.placed().len()), (3, 0));
+    }
 }
 
 #[test]
@@ -231,7 +264,10 @@ fn orders_that_come_back_from_the_broker_go_to_the_lane_once_it_has_suppliers_an
     let mut harness = Harness::with(config(5), lanes.clone());
     harness.connect(Dialect::Native);
     assert_eq!(harness.request("p"), None);
-    let by_wire = harness.placed();
+    let mut by_wire = harness.placed();
+    assert_eq!(by_wire.len(), 3, "more could not go to the lane, if it had suppliers");
+    assert_eq!(harness.request("p"), None);
+    by_wire.extend(harness.placed());
     assert_eq!(by_wire.len(), 5);
     // The broker was quicker to give one back than to say why.
     harness.end(&by_wire[0], EndCode::Returned, "");

@@ -238,6 +238,11 @@ impl Lanes for ModelLanes {
         found.map_or(0, |lane| u32::try_from(lane.attached.len()).unwrap())
     }
 
+    fn room(&self, lane: LaneRef) -> usize {
+        let area = self.0.borrow();
+        area.capacity - area.lanes[lane.index as usize].n_orders
+    }
+
     fn place(&mut self, lane: LaneRef, slot: SlotId, sequence: u64) -> bool {
         let area = &mut *self.0.borrow_mut();
         let index = lane.index as usize;

@@ -165,13 +165,16 @@ impl LaneClient {
         self.state_of(lane).map_or(0, |_| self.attached(lane).count_ones())
     }
 
+    /// How many more orders it takes now.
+    #[must_use]
+    pub fn room(&self, lane: LaneRef) -> usize {
+        self.state_of(lane).map_or(0, |state| self.area.max_open() - state.n_open)
+    }
+
     /// Orders a slot; `sequence` is for the supplier. `false` when the lane is full or has another generation by now,
     /// or the slot is on order already (L4).
     pub fn place(&mut self, lane: LaneRef, slot: u32, sequence: u64) -> bool {
-        let max_open = self.area.max_open();
-        if self.state_of(lane).is_none_or(|state| state.n_open >= max_open)
-            || self.places.get(slot as usize) != Some(&Place::Nowhere)
-        {
+        if self.room(lane) == 0 || self.places.get(slot as usize) != Some(&Place::Nowhere) {
             return false;
         }
         let ring = self.area.ring(lane.index);

@@ -109,9 +109,11 @@ fn orders_that_end_out_of_order_are_found() {
         let supplier = client.supplier();
         let lane = client.lanes.open_lane().unwrap();
         let n = (n_slots as u32).min(MOST_OPEN);
+        let room = client.lanes.room(lane);
         for slot in 0..n {
             assert!(client.lanes.place(lane, slot, 0));
         }
+        assert_eq!(client.lanes.room(lane), room - n as usize);
         assert!(!client.lanes.place(lane, n, 0), "full, or no such slot");
         let mut claims: Vec<Claim> = std::iter::from_fn(|| supplier.claim(lane)).collect();
         assert!(claims.iter().map(Claim::slot).eq(0..n), "the oldest first");
