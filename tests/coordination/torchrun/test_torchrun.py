@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import multiprocessing
@@ -57,7 +58,9 @@ class Agent:
         if not self._events.closed:
             if agent.is_alive():
                 for pid in [agent.pid, *_children(agent.pid)]:
-                    os.kill(pid, signal.SIGKILL)
+                    # A worker may end with its agent before its turn.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             self._running.stop()
             self._lines.close()
             self._events.close()
