@@ -150,10 +150,10 @@ impl Sessions {
         self.session(host).filter(|first| key != 0 && self.connections[first].width.key == key)
     }
 
-    /// Ends the session with a host.
+    /// Ends the session with a host, and tells it why: its own connections may all be there.
     pub(super) fn end_session(&mut self, now: Instant, host: HostId, why: &str) {
         if let Some(first) = self.session(host) {
-            self.end(now, first, why);
+            self.refuse(now, first, why);
         }
     }
 

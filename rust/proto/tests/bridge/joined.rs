@@ -175,6 +175,13 @@ fn a_session_ends_with_each_of_its_connections() {
     }
 }
 
+#[test]
+fn the_other_end_is_told_why_a_session_ends_with_a_further_connection() {
+    let (mut pair, _) = posted();
+    pair.ends[0].disconnected(pair.now, pair.names[2][0], "it was reset");
+    assert_eq!(pair.end_of(0), Some("it was reset".to_owned()));
+}
+
 /// After how many milliseconds the first host, which waits for samples, ends the session where only these of its four
 /// connections answer.
 fn lost_after(answering: &[usize]) -> Option<u64> {
