@@ -23,6 +23,8 @@ pub(super) struct Connection {
     pub(super) fingerprint: u64,
     /// As many connections as this end wants its session to have. The key is that of the end that was dialled.
     pub(super) width: Width,
+    /// Further ones of its session that are dialled once it has begun at the other end: the number of the address, how many.
+    pub(super) joins: (usize, u32),
 }
 
 #[derive(Debug)]
@@ -64,6 +66,7 @@ impl Connection {
             rights: Rights::ALL,
             fingerprint: 0,
             width: Width::ONE,
+            joins: (0, 0),
         }
     }
 }
