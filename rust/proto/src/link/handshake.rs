@@ -24,6 +24,7 @@ impl Sessions {
                 self.begin(now, id, host);
             }
             (Frame::Join(number, key), Phase::Accepted) => {
+                connection.is_further = true;
                 return self.host_by(id, number).and_then(|host| self.join(id, host, key));
             }
             (Frame::Joined, &Phase::Joining(host, key)) => return self.join(id, host, key),

@@ -204,6 +204,23 @@ fn none_joins_a_session_before_the_other_end_has_begun_it() {
     }
 }
 
+#[test]
+fn a_further_connection_that_does_not_come_about_is_called_one() {
+    let mut pair = Pair::wide([1, 1], machine(1), machine(2));
+    assert!(answer(&mut pair, 0, &Frame::Join(HostId(3), KEY)).contains("is over"));
+    assert!(matches!(pair.ends[1].sessions().failure(PeerId(20), ""), Some(("further connection", _))));
+    let accepted = PeerId(22);
+    assert!(pair.ends[1].sessions().accepted(pair.now, accepted));
+    assert_eq!(pair.ends[1].sessions().failure(accepted, "cut"), Some(("session", "cut")));
+
+    let (mut host, now) = welcomed();
+    host.receive(now, DIALLED, &mut &bytes(|out| Frame::Pong.encode(out))[..]);
+    let (_, joining) = host.sessions().poll_dial(now).unwrap();
+    assert_eq!(host.sessions().failure(joining, "cut"), Some(("further connection", "cut")));
+    host.receive(now, joining, &mut &bytes(|out| Frame::End("no".to_owned()).encode(out))[..]);
+    assert_eq!(host.sessions().failure(joining, ""), Some(("further connection", "no")));
+}
+
 /// After how many milliseconds the first host, which waits for samples, ends the session where only these of its four
 /// connections answer.
 fn lost_after(answering: &[usize]) -> Option<u64> {
