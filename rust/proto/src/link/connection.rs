@@ -23,6 +23,10 @@ pub(super) struct Connection {
     pub(super) fingerprint: u64,
     /// As many connections as this end wants its session to have. The key is that of the end that was dialled.
     pub(super) width: Width,
+    /// Further ones of its session that are dialled once it has begun at the other end: the number of the address, how many.
+    pub(super) joins: (usize, u32),
+    /// It is to join a session.
+    pub(super) is_further: bool,
 }
 
 #[derive(Debug)]
@@ -54,6 +58,7 @@ impl Phase {
 impl Connection {
     pub(super) fn new(phase: Phase, deadline: Instant) -> Self {
         let (reader, outbox) = (BulkReader::default(), Outbox::default());
+        let is_further = matches!(phase, Phase::Joining(..));
         Self {
             phase,
             deadline: Some(deadline),
@@ -64,6 +69,8 @@ impl Connection {
             rights: Rights::ALL,
             fingerprint: 0,
             width: Width::ONE,
+            joins: (0, 0),
+            is_further,
         }
     }
 }

@@ -24,6 +24,7 @@ impl Sessions {
                 self.begin(now, id, host);
             }
             (Frame::Join(number, key), Phase::Accepted) => {
+                connection.is_further = true;
                 return self.host_by(id, number).and_then(|host| self.join(id, host, key));
             }
             (Frame::Joined, &Phase::Joining(host, key)) => return self.join(id, host, key),
@@ -31,7 +32,11 @@ impl Sessions {
                 connection.is_asked = true;
                 self.current_of(id).into_iter().for_each(|current| current.liveness.kept(now));
             }
-            (Frame::Pong, Phase::Begun(_) | Phase::Joined(_)) => {}
+            (Frame::Pong, &Phase::Begun(host)) => {
+                let ((number, n), key) = (std::mem::take(&mut connection.joins), connection.width.key);
+                self.joins.extend((0..n).map(|_| (number, host, key)));
+            }
+            (Frame::Pong, Phase::Joined(_)) => {}
             _ => return Err(MessageError::Malformed("handshake").to_string()),
         }
         Ok(())
@@ -75,8 +80,11 @@ impl Sessions {
             Frame::Begin(session).encode(&mut connection.outbox);
             let n = connection.width.connections.max(theirs.connections).min(MAX_LINK_CONNECTIONS);
             connection.width.key = theirs.key;
-            let n = if theirs.key == 0 { 1 } else { n };
-            self.joins.extend((1..n).map(|_| (number, host, theirs.key)));
+            if theirs.key != 0 && n > 1 {
+                // BEGIN may be lost at first: none is to join before it is there, which PONG proves.
+                Frame::Ping.encode(&mut connection.outbox);
+                connection.joins = (number, n - 1);
+            }
         }
         self.begin(now, id, host);
         Ok(())
@@ -150,10 +158,10 @@ impl Sessions {
         self.session(host).filter(|first| key != 0 && self.connections[first].width.key == key)
     }
 
-    /// Ends the session with a host.
+    /// Ends the session with a host, and tells it why: its own connections may all be there.
     pub(super) fn end_session(&mut self, now: Instant, host: HostId, why: &str) {
         if let Some(first) = self.session(host) {
-            self.end(now, first, why);
+            self.refuse(now, first, why);
         }
     }
 

@@ -322,16 +322,18 @@ impl Sessions {
         self.closing.pop_front()
     }
 
-    /// Why a connection has become no session, where `why` ends it if nothing did before; none where it was one, or is
+    /// What a connection has not become, and why, where `why` ends it if nothing did before; none where it has, or is
     /// needless.
     #[must_use]
-    pub fn failure<'a>(&'a self, id: PeerId, why: &'a str) -> Option<&'a str> {
-        let why = match &self.connections.get(&id)?.phase {
+    pub fn failure<'a>(&'a self, id: PeerId, why: &'a str) -> Option<(&'static str, &'a str)> {
+        let connection = self.connections.get(&id)?;
+        let what = if connection.is_further { "further connection" } else { "session" };
+        let why = match &connection.phase {
             Phase::Begun(_) | Phase::Joined(_) | Phase::Ending(Some(_), _) => return None,
             Phase::Ending(None, why) => why,
             _ => why,
         };
-        (!NEEDLESS.contains(&why)).then_some(why)
+        (!NEEDLESS.contains(&why)).then_some((what, why))
     }
 
     /// What has become of sessions.

@@ -1,7 +1,7 @@
 //! Sessions with several connections: which may join, what goes by them, and what ends with one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softs_proto::bridge::{Fate, Message, Offer, Output, piece_header};
 use softs_proto::broker::PeerId;
@@ -9,7 +9,7 @@ use softs_proto::framing::Outbox;
 use softs_proto::link::{Event, Frame, HostId, Width};
 
 use crate::lane_model::ModelLanes;
-use crate::pair::{ACCEPTED, DIALLED, KEY, Pair, layout, machine, student, teacher};
+use crate::pair::{ACCEPTED, DIALLED, KEY, Machine, Pair, layout, machine, student, teacher};
 
 const PIECE: usize = 262_144;
 
@@ -173,6 +173,52 @@ fn a_session_ends_with_each_of_its_connections() {
         assert_eq!(pair.ends[0].poll_event(), Some(Event::Ended(HostId(2), "cut".to_owned())));
         assert!(names.iter().all(|name| pair.ends[0].sessions().outbox(*name).is_none()));
     }
+}
+
+#[test]
+fn the_other_end_is_told_why_a_session_ends_with_a_further_connection() {
+    let (mut pair, _) = posted();
+    pair.ends[0].disconnected(pair.now, pair.names[2][0], "it was reset");
+    assert_eq!(pair.end_of(0), Some("it was reset".to_owned()));
+}
+
+/// A host with a dial that has had its WELCOME, by a host that wants four connections.
+fn welcomed() -> (Machine, Instant) {
+    let (mut host, now) = (machine(1), Instant::now());
+    host.sessions().want(now);
+    let (_, dialled) = host.sessions().poll_dial(now).unwrap();
+    host.sessions().connected(dialled);
+    let welcome = Frame::Welcome(HostId(2), 1, Width { connections: 4, key: KEY });
+    host.receive(now, dialled, &mut &bytes(|out| welcome.encode(out))[..]);
+    assert_eq!(host.poll_event(), Some(Event::Began(HostId(2))));
+    (host, now)
+}
+
+#[test]
+fn none_joins_a_session_before_the_other_end_has_begun_it() {
+    let (mut host, now) = welcomed();
+    assert_eq!(host.sessions().poll_dial(now), None, "BEGIN may be lost, and JOIN come first");
+    for n in [3, 0] {
+        host.receive(now, DIALLED, &mut &bytes(|out| Frame::Pong.encode(out))[..]);
+        assert_eq!(std::iter::from_fn(|| host.sessions().poll_dial(now)).count(), n);
+    }
+}
+
+#[test]
+fn a_further_connection_that_does_not_come_about_is_called_one() {
+    let mut pair = Pair::wide([1, 1], machine(1), machine(2));
+    assert!(answer(&mut pair, 0, &Frame::Join(HostId(3), KEY)).contains("is over"));
+    assert!(matches!(pair.ends[1].sessions().failure(PeerId(20), ""), Some(("further connection", _))));
+    let accepted = PeerId(22);
+    assert!(pair.ends[1].sessions().accepted(pair.now, accepted));
+    assert_eq!(pair.ends[1].sessions().failure(accepted, "cut"), Some(("session", "cut")));
+
+    let (mut host, now) = welcomed();
+    host.receive(now, DIALLED, &mut &bytes(|out| Frame::Pong.encode(out))[..]);
+    let (_, joining) = host.sessions().poll_dial(now).unwrap();
+    assert_eq!(host.sessions().failure(joining, "cut"), Some(("further connection", "cut")));
+    host.receive(now, joining, &mut &bytes(|out| Frame::End("no".to_owned()).encode(out))[..]);
+    assert_eq!(host.sessions().failure(joining, ""), Some(("further connection", "no")));
 }
 
 /// After how many milliseconds the first host, which waits for samples, ends the session where only these of its four

@@ -159,9 +159,9 @@ impl Driver {
             self.connections.remove(&joined).into_iter().for_each(|joined| self.hang_up(joined));
         }
         if let Some(mut connection) = self.connections.remove(&id) {
-            let failure = self.machine.sessions().failure(id, why).map(|why| connection.explain(why));
-            if let Some(why) = failure {
-                let text = format!("no session with {}: {why}", connection.peer);
+            if let Some((what, why)) = self.machine.sessions().failure(id, why) {
+                let why = connection.explain(why);
+                let text = format!("no {what} with {}: {why}", connection.peer);
                 self.complain_rarely(now, text);
             }
             self.hang_up(connection);
