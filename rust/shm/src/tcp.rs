@@ -73,3 +73,41 @@ fn info(socket: BorrowedFd<'_>) -> Result<libc::tcp_info, Errno> {
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::limit_unsent;
+
+    /// Bytes that a connection takes of which the other end reads nothing.
+    fn taken(limit: Option<u32>) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_reader, _) = listener.accept().unwrap();
+        if let Some(limit) = limit {
+            limit_unsent(writer.as_fd(), limit).unwrap();
+        }
+        writer.set_nonblocking(true).unwrap();
+        let mut n = 0;
+        loop {
+            match writer.write(&[0; 4096]) {
+                Ok(more) => n += more,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    return n;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_takes_less_where_what_is_unsent_is_limited() {
+        let (few, most) = (taken(Some(4096)), taken(None));
+        assert!(few > 4096 && most > few + (256 << 10), "{few} and {most} bytes");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(limit_unsent(file.as_fd(), 1).is_err());
+    }
+}

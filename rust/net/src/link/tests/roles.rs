@@ -88,6 +88,20 @@ fn open_frame() -> Vec<u8> {
 }
 
 #[test]
+fn a_host_under_the_number_of_another_one_is_a_host_of_its_own() {
+    let remote = Remote::new(TLS, 64);
+    let mut one = Early::new(&remote.link, "student/a", &first(1, &[(5, &[])]));
+    assert_eq!(one.next(&[4, 6]).0, 6, "PONG: it has a session");
+    let mut other = Early::new(&remote.link, "student/b", &first(2, &[(5, &[])]));
+    assert_eq!(other.next(&[4, 6]).0, 6, "it has one, too");
+    let mut ping = Outbox::default();
+    Frame::Ping.encode(&mut ping);
+    one.send(ping.bytes());
+    assert_eq!(one.next(&[4, 6]).0, 6, "and has ended that of no other host");
+    assert_eq!(remote.link.n_sessions(), 2);
+}
+
+#[test]
 fn a_teacher_that_orders_within_its_handshake_gets_no_samples() {
     let remote = Remote::new(TLS, 64);
     let _supplier = remote.supplier();
